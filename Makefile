@@ -1,0 +1,49 @@
+# Every target sets up what it needs, in .venv and .cache. Python 3.11+ is the only thing that must be there.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: run test check bench clean lock
+.DEFAULT_GOAL := help
+
+help: ## Show the targets.
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1	/' | expand -t 18
+
+run: .venv/core.stamp ## Start a broker on localhost:9092, with its data in ./penstock-data.
+	@$(BIN)/penstock serve
+
+test: .venv/dev.stamp ## Run all tests.
+	$(BIN)/python -m pytest
+
+check: .venv/dev.stamp ## Lint, types and layering.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: .venv/dev.stamp ## Measure the produce path against the machine's limits.
+	$(BIN)/python -m bench
+
+lock: .venv/dev.stamp ## Renew the lock files from pyproject.toml.
+	$(PIP) install uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate pyproject.toml --group dev -o requirements-dev.lock
+
+clean: ## Remove what the other targets made (not your data).
+	rm -rf .venv .cache dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@echo "Setting up .venv ..."
+	@$(PYTHON) -m venv .venv
+
+.venv/core.stamp: pyproject.toml requirements.lock | .venv/bin/python
+	@echo "Installing the broker ..."
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --editable .
+	@touch $@
+
+.venv/dev.stamp: requirements-dev.lock | .venv/core.stamp
+	@echo "Installing the test and check tools ..."
+	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@

@@ -1,0 +1,3 @@
+"""Penstock: a message queue that speaks Kafka's wire protocol."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,266 @@
+"""A broker's settings, read once from properties under Kafka's names.
+
+Nothing is ignored in silence: a key is taken, refused with a reason, or answered with one warning line.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from penstock.base.config_ignored import why_ignored, why_refused
+from penstock.base.config_key import (
+    INT_MAX,
+    ConfigKey,
+    InvalidConfig,
+    Rule,
+    Synonym,
+    boolean,
+    by_name,
+    integer,
+    long,
+    render,
+    text,
+)
+from penstock.base.listener import Listener, parse_listener
+from penstock.base.logging import get_logger
+from penstock.base.topic_config import (
+    BROKER_SYNONYMS,
+    DEFAULT_TOPIC_CONFIG,
+    TopicConfig,
+    parse_topic_config,
+    topic_default_overrides,
+)
+from penstock.base.types import NodeId
+
+log = get_logger(__name__)
+
+DEFAULT_NODE_ID = NodeId(1)
+DEFAULT_LISTENER = "PLAINTEXT://localhost:9092"
+DEFAULT_DATA_DIR = "penstock-data"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerConfig:
+    node_id: NodeId = DEFAULT_NODE_ID
+    host: str = "localhost"  # A broker without passwords is for this machine until its owner says otherwise.
+    port: int = 9092  # 0: any free port.
+    advertised_host: str | None = None  # None: as `host`.
+    advertised_port: int | None = None  # None: the port that is really listened on.
+    data_dir: str = DEFAULT_DATA_DIR
+    cluster_id: str | None = None  # None: made at the first start.
+    rack: str | None = None
+
+    auto_create_topics_enable: bool = True  # As Kafka: the first produce just works.
+    delete_topic_enable: bool = True
+    num_partitions: int = 1
+    default_replication_factor: int = 1  # One broker is a whole cluster here.
+
+    socket_request_max_bytes: int = 100 << 20  # Kafka's. A larger frame closes the connection before it is received.
+    connections_max_idle_ms: int = 600_000  # Just above the nine minutes after which clients close idle connections.
+    max_connections: int = 10_000  # Below the descriptors that systemd and Docker usually grant (64 K), files included.
+    max_connections_per_ip: int = INT_MAX  # Many clients can sit behind one address, so the owner decides.
+    queued_max_request_bytes: int = 512 << 20  # Requests being worked on: five of the largest fit.
+    max_incremental_fetch_session_cache_slots: int = 1000
+    fetch_max_bytes: int = 55 << 20  # Kafka's: 5 MiB more than a consumer asks for by default.
+    max_decompressed_message_bytes: int = 100 << 20  # A 3 kB batch can claim gigabytes; this is where reading it ends.
+
+    log_retention_check_interval_ms: int = 300_000
+    log_flush_offset_checkpoint_interval_ms: int = 60_000  # Bounds what recovery reads after a crash.
+    log_cleaner_enable: bool = True
+    log_cleaner_threads: int = 1  # Compaction shares the cores with the event loop.
+    log_cleaner_backoff_ms: int = 15_000
+
+    topic_defaults: TopicConfig = DEFAULT_TOPIC_CONFIG
+    given: tuple[tuple[str, str], ...] = ()  # The properties as given; DescribeConfigs shows where a value is from.
+
+    @classmethod
+    def load(cls, properties: Mapping[str, str]) -> Self:
+        """The settings that `properties` ask for; InvalidConfig with all unknown keys, or the first bad value."""
+        given = {name.strip(): value.strip() for name, value in properties.items()}
+        known = _without_foreign_keys(given)
+        config = cls(
+            **_plain_values(known),
+            **_addresses(known),
+            data_dir=_data_dir(known),
+            topic_defaults=parse_topic_config(topic_default_overrides(known), DEFAULT_TOPIC_CONFIG),
+            given=tuple(known.items()),
+        )
+        if config.queued_max_request_bytes < config.socket_request_max_bytes:
+            raise InvalidConfig(
+                f"queued.max.request.bytes is {config.queued_max_request_bytes}, allowed is "
+                f"socket.request.max.bytes ({config.socket_request_max_bytes}) or more"
+            )
+        return config
+
+    def with_overrides(self, overrides: Mapping[str, str]) -> Self:
+        """These settings with `overrides` on top: Kafka's names, text, of keys that can change at run time."""
+        topic_defaults = self.topic_defaults.with_overrides(topic_default_overrides(overrides))
+        return dataclasses.replace(self, **_plain_values(overrides), topic_defaults=topic_defaults)
+
+    def text(self, name: str) -> str | None:
+        """The value of the broker setting `name` as Kafka shows it; None when there is none."""
+        if name == "listeners":
+            return str(Listener(self.host, self.port))
+        if name == "advertised.listeners":
+            port = self.port if self.advertised_port is None else self.advertised_port
+            return str(Listener(self.advertised_host or self.host, port))
+        if name in BROKER_SYNONYMS:
+            key, factor = BROKER_SYNONYMS[name]
+            shown = self.topic_defaults.text(key.name)
+            return shown if factor == 1 or shown.startswith("-") else str(int(shown) // factor)
+        value = getattr(self, _attribute(name))
+        return None if value is None else render(value)
+
+
+def _without_foreign_keys(given: Mapping[str, str]) -> dict[str, str]:
+    """The keys that are ours. Others are warned of, refused, or unknown."""
+    known: dict[str, str] = {}
+    unknown: list[str] = []
+    names = _NAMES | BROKER_SYNONYMS.keys()
+    for name, value in given.items():
+        if name in names:
+            known[name] = value
+        elif (reason := why_refused(name)) is not None:
+            raise InvalidConfig(f"{name} cannot be set: {reason}")
+        elif (reason := why_ignored(name)) is not None:
+            log.warning("setting ignored", key=name, reason=reason)
+        else:
+            unknown.append(name)
+    if unknown:
+        raise InvalidConfig(f"unknown settings: {', '.join(ascii(name[:100])[1:-1] for name in sorted(unknown))}")
+    return known
+
+
+def _plain_values(known: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that are one field each, parsed by their rules."""
+    values = {}
+    for key in BROKER_CONFIGS.values():
+        if key.name not in _SPECIAL:
+            # The key's own name last: it wins over its synonyms.
+            for name in (*(synonym.name for synonym in key.synonyms), key.name):
+                if name in known:
+                    values[_attribute(key.name)] = key.parse(known[name], given_as=name)
+    return values
+
+
+def _addresses(known: Mapping[str, str]) -> dict[str, Any]:
+    listener = parse_listener("listeners", known.get("listeners", DEFAULT_LISTENER))
+    if "advertised.listeners" in known:
+        advertised = parse_listener("advertised.listeners", known["advertised.listeners"])
+        if advertised.is_wildcard:
+            raise InvalidConfig(
+                f"advertised.listeners is {known['advertised.listeners']!r}, allowed is a host that clients can reach"
+            )
+        advertised_port = advertised.port or None
+        return _address_fields(listener, advertised.host, advertised_port)
+    if listener.is_wildcard:
+        raise InvalidConfig(
+            f"listeners is {known['listeners']!r}, all of this machine's addresses: "
+            "advertised.listeners must then say which one clients are to use"
+        )
+    return _address_fields(listener, None, None)
+
+
+def _address_fields(listener: Listener, host: str | None, port: int | None) -> dict[str, Any]:
+    return {"host": listener.host, "port": listener.port, "advertised_host": host, "advertised_port": port}
+
+
+def _data_dir(known: Mapping[str, str]) -> str:
+    value = known.get("log.dirs", known.get("log.dir", DEFAULT_DATA_DIR))
+    if not value or "," in value or "\0" in value:
+        raise InvalidConfig(f"log.dirs is {value[:100]!a}, allowed is exactly one directory")
+    return value
+
+
+# The table ------------------------------------------------------------------------------------------------------------
+
+_DEFAULTS = BrokerConfig()
+_ATTRIBUTES = {"broker.rack": "rack", "log.dirs": "data_dir"}
+
+
+def _attribute(name: str) -> str:
+    return _ATTRIBUTES.get(name) or name.replace(".", "_")
+
+
+def _key(name: str, rule: Rule, documentation: str, *synonyms: str) -> ConfigKey:
+    default = getattr(_DEFAULTS, _attribute(name))
+    shown = None if default is None else render(default)
+    return ConfigKey(
+        name=name, rule=rule, default=shown, documentation=documentation, synonyms=tuple(Synonym(s) for s in synonyms)
+    )
+
+
+def _special(name: str, allowed: str, default: str | None, documentation: str, *synonyms: str) -> ConfigKey:
+    """A key that is not one field under its own name, and is parsed by code of its own."""
+    return ConfigKey(
+        name=name,
+        rule=text(".*", allowed),
+        default=default,
+        documentation=documentation,
+        synonyms=tuple(Synonym(s) for s in synonyms),
+    )
+
+
+_NAME = text(r"[A-Za-z0-9._-]{1,249}", "letters, digits, '.', '_' and '-', at most 249")
+
+BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
+    (
+        _special(
+            "advertised.listeners",
+            "PLAINTEXT://host:port",
+            None,
+            "Where clients reach the broker. None: where it listens.",
+        ),
+        _key(
+            "auto.create.topics.enable",
+            boolean(),
+            "Whether a topic is made when a client asks for its metadata and allows it.",
+        ),
+        _key("broker.rack", _NAME, "The rack that the broker stands in."),
+        _key("cluster.id", _NAME, "The cluster's id. None: one is made at the first start. Later it must be the same."),
+        _key(
+            "connections.max.idle.ms",
+            long(-1),
+            "How long a connection may be idle before it is closed. -1: for ever.",
+        ),
+        _key("default.replication.factor", integer(1, 32_767), "Replicas of a topic that does not say how many."),
+        _key("delete.topic.enable", boolean(), "Whether topics can be deleted."),
+        _key("fetch.max.bytes", integer(1024), "The most that one Fetch returns."),
+        _special("listeners", "PLAINTEXT://host:port", DEFAULT_LISTENER, "Where the broker listens. Port 0: any free."),
+        _key("log.cleaner.backoff.ms", long(0), "How long compaction sleeps when there is nothing to do."),
+        _key("log.cleaner.enable", boolean(), "Whether compaction runs."),
+        _key("log.cleaner.threads", integer(1, 64), "Threads of compaction."),
+        _special("log.dirs", "one directory", DEFAULT_DATA_DIR, "The data directory.", "log.dir"),
+        _key(
+            "log.flush.offset.checkpoint.interval.ms",
+            integer(1),
+            "How often the point from which recovery would start is written.",
+        ),
+        _key("log.retention.check.interval.ms", long(1), "How often retention looks for segments to delete."),
+        _key("max.connections", integer(1), "Connections that the broker accepts."),
+        _key("max.connections.per.ip", integer(1), "Connections that the broker accepts from one address."),
+        _key(
+            "max.decompressed.message.bytes",
+            integer(1024),
+            "The size to which the broker decompresses a batch before it refuses it.",
+        ),
+        _key("max.incremental.fetch.session.cache.slots", integer(0), "Fetch sessions that are kept."),
+        _key("node.id", integer(0), "The broker's number in the cluster.", "broker.id"),
+        _key("num.partitions", integer(1, 10_000), "Partitions of a topic that does not say how many."),
+        _key(
+            "queued.max.request.bytes",
+            long(1024),
+            "Bytes of requests being worked on, above which the broker stops reading from its sockets.",
+        ),
+        _key("socket.request.max.bytes", integer(1024), "The largest request that the broker receives."),
+    )
+)
+
+# What can change while the broker runs, because whoever uses it reads it from the cluster image each time.
+DYNAMIC_BROKER_CONFIGS = frozenset(
+    {"auto.create.topics.enable", "default.replication.factor", "delete.topic.enable", "num.partitions"}
+)
+
+_SPECIAL = frozenset({"listeners", "advertised.listeners", "log.dirs"})
+_NAMES = BROKER_CONFIGS.keys() | {synonym.name for key in BROKER_CONFIGS.values() for synonym in key.synonyms}

@@ -1,0 +1,108 @@
+"""Kafka's broker settings that are not ours, each with the reason.
+
+Ignored ones change nothing that a client could see, so an existing server.properties still starts, with a warning line
+each. Refused ones promise something (security, tiers, a cluster) that the broker would then silently not do.
+"""
+
+_KRAFT = "there is no KRaft quorum"
+_THREADS = "one event loop serves all connections"
+_NOT_YET = "not served yet"
+_SOCKET = "the operating system tunes its socket buffers"
+_REPLICATION = "there is no replication between brokers yet"
+
+_IGNORED = {
+    "background.threads": _THREADS,
+    "controlled.shutdown.enable": _REPLICATION,
+    "controller.listener.names": _KRAFT,
+    "early.start.listeners": _KRAFT,
+    "initial.broker.registration.timeout.ms": _KRAFT,
+    "inter.broker.listener.name": "there is one listener",
+    "inter.broker.protocol.version": "Kafka 4 has no such setting either",
+    "leader.imbalance.check.interval.seconds": _REPLICATION,
+    "leader.imbalance.per.broker.percentage": _REPLICATION,
+    "auto.leader.rebalance.enable": _REPLICATION,
+    "listener.security.protocol.map": "there is one listener",
+    "log.cleaner.dedupe.buffer.size": "compaction takes what its map of keys needs",
+    "log.cleaner.io.buffer.load.factor": "compaction takes what its map of keys needs",
+    "log.cleaner.io.buffer.size": "compaction reads whole batches",
+    "log.flush.scheduler.interval.ms": "penstock.durability decides",
+    "log.flush.start.offset.checkpoint.interval.ms": "written with the recovery checkpoint",
+    "log.message.downconversion.enable": "Kafka 4 has no such setting either",
+    "log.message.format.version": "Kafka 4 has no such setting either",
+    "log.initial.task.delay.ms": "background tasks start with the broker",
+    "num.io.threads": _THREADS,
+    "num.network.threads": _THREADS,
+    "num.recovery.threads.per.data.dir": _THREADS,
+    "num.replica.alter.log.dirs.threads": _THREADS,
+    "num.replica.fetchers": _REPLICATION,
+    "process.roles": _KRAFT,
+    "queued.max.requests": "queued.max.request.bytes bounds what is queued",
+    "request.timeout.ms": _REPLICATION,
+    "reserved.broker.max.id": "ids are given by node.id alone",
+    "broker.id.generation.enable": "ids are given by node.id alone",
+    "socket.listen.backlog.size": _SOCKET,
+    "socket.receive.buffer.bytes": _SOCKET,
+    "socket.send.buffer.bytes": _SOCKET,
+}
+
+_IGNORED_PREFIXES = {
+    "broker.heartbeat.": _KRAFT,
+    "broker.session.": _KRAFT,
+    "controller.": _KRAFT,
+    "metadata.log.": _KRAFT,
+    "metadata.max.": _KRAFT,
+    "group.": _NOT_YET,
+    "offsets.": _NOT_YET,
+    "transaction.": _NOT_YET,
+    "transactional.": _NOT_YET,
+    "producer.id.": _NOT_YET,
+    "share.coordinator.": _NOT_YET,
+    "replica.": _REPLICATION,
+    "fetch.purgatory.": "waiting requests are woken by what they wait for",
+    "producer.purgatory.": "waiting requests are woken by what they wait for",
+    "delete.records.purgatory.": "waiting requests are woken by what they wait for",
+    "metrics.": "metrics are not reported to plugins",
+    "metric.": "metrics are not reported to plugins",
+    "kafka.metrics.": "metrics are not reported to plugins",
+    "telemetry.": "telemetry push is not planned",
+}
+
+_REFUSED = {
+    "alter.config.policy.class.name": "classes are not loaded by name",
+    "authorizer.class.name": "ACLs are not enforced yet, and the broker would be open to all",
+    "create.topic.policy.class.name": "classes are not loaded by name",
+    "max.connections.per.ip.overrides": "only one limit for all addresses is enforced",
+    "max.connection.creation.rate": "the rate of new connections is not limited yet",
+    "principal.builder.class": "classes are not loaded by name",
+    "security.inter.broker.protocol": "TLS and SASL are not served yet",
+    "super.users": "ACLs are not enforced yet, and the broker would be open to all",
+}
+
+_REFUSED_PREFIXES = {
+    "delegation.token.": "delegation tokens are not served yet",
+    "listener.name.": "TLS and SASL are not served yet",
+    "quota.": "quotas are not enforced yet",
+    "controller.quota.": "quotas are not enforced yet",
+    "remote.log.": "tiered storage to object stores is not planned",
+    "sasl.": "TLS and SASL are not served yet",
+    "security.providers": "classes are not loaded by name",
+    "ssl.": "TLS and SASL are not served yet",
+    "zookeeper.": "clusters on ZooKeeper are not served yet",
+    "config.providers": "values are plain text and never expanded",
+}
+
+
+def why_ignored(name: str) -> str | None:
+    """The reason for which the Kafka setting `name` has no effect here; None when it is not such a setting."""
+    return _lookup(name, _IGNORED, _IGNORED_PREFIXES)
+
+
+def why_refused(name: str) -> str | None:
+    """The reason for which the Kafka setting `name` stops the broker from starting; None when it does not."""
+    return _lookup(name, _REFUSED, _REFUSED_PREFIXES)
+
+
+def _lookup(name: str, exact: dict[str, str], prefixes: dict[str, str]) -> str | None:
+    if name in exact:
+        return exact[name]
+    return next((reason for prefix, reason in prefixes.items() if name.startswith(prefix)), None)

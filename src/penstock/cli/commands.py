@@ -1,0 +1,75 @@
+"""The commands of `penstock`, put together with typer."""
+
+from typing import Annotated
+
+import typer
+
+from penstock import __version__
+from penstock.cli import log, serve, topics
+from penstock.cli.consume import consume
+from penstock.cli.produce import produce
+
+commands = typer.Typer(
+    name="penstock",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # See main.py.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@commands.callback()
+def penstock(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """A message broker that speaks Kafka's protocol, and the tools to use it.
+
+    \b
+    A first message:
+      penstock serve                                  (in one terminal)
+      penstock topics create hello                    (in another)
+      echo 'Hello, world' | penstock produce hello
+      penstock consume hello
+
+    Every command has examples in its --help. Completion for your shell: penstock --install-completion
+    """
+
+
+@commands.command("serve")
+def serve_command(
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address to listen on.", show_default=serve.DEFAULT_LISTEN),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Directory for the data; made if missing.", show_default=serve.DEFAULT_DATA),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Kafka-style .properties file; options override its keys.")
+    ] = None,
+    node_id: Annotated[int | None, typer.Option(metavar="N", min=0, help="This broker's id (node.id).")] = None,
+) -> int:
+    """Run a broker until Ctrl-C.
+
+    \b
+    Examples:
+      penstock serve
+      penstock serve --listen localhost:9192 --data /var/lib/penstock
+      penstock serve --config server.properties --node-id 1
+    """
+    return serve.serve(listen=listen, data=data, config=config, node_id=node_id)
+
+
+commands.command()(produce)
+commands.command()(consume)
+commands.add_typer(topics.commands, name="topics")
+commands.add_typer(log.commands, name="log")

@@ -1,0 +1,198 @@
+"""What every command prints with: tables, JSON, progress, and errors that say what happened, why and what to do."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from json import JSONEncoder
+
+
+class Failure(Exception):
+    """The command cannot go on: `what` happened and why, and as `hint` what to do about it."""
+
+    def __init__(self, what: str, *, hint: str = "", code: str = "FAILED") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+        self.code = code  # For scripts: Kafka's name of the error, or ours.
+        self.exit_code = 2 if code == "USAGE" else 1
+
+
+def print_failure(failure: Failure, *, as_json: bool) -> None:
+    """One or two lines on stderr, or one JSON object."""
+    if as_json:
+        error = {"code": failure.code, "message": failure.what}
+        if failure.hint:
+            error["hint"] = failure.hint
+        print(dump_json({"error": error}), file=sys.stderr)
+        return
+    print(_colored("error:", "31", sys.stderr), printable(failure.what, keep="\n"), file=sys.stderr)
+    if failure.hint:
+        print(_colored("hint: ", "36", sys.stderr), printable(failure.hint, keep="\n"), file=sys.stderr)
+
+
+def note(text: str) -> None:
+    """One line on stderr for the person at the terminal; nothing when a script reads stderr."""
+    if sys.stderr.isatty():
+        print(_colored(printable(text), "2", sys.stderr), file=sys.stderr)
+
+
+def program() -> str:
+    """How to call this program from the current directory, for lines to paste."""
+    in_local_venv = os.path.realpath(sys.prefix) == os.path.realpath(".venv")
+    return ".venv/bin/penstock" if in_local_venv else "penstock"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with control and other invisible characters escaped, so that data cannot steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def dump_json(value: object, *, indent: int | None = None) -> str:
+    """JSON on one line (or indented) that keeps letters of all languages and escapes what a terminal would obey."""
+    text = _json_encoder(indent).encode(value)
+    if text.isprintable():
+        return text
+    # Outside strings JSON has only printable characters and line breaks, so an escape lands inside a string.
+    return "".join(c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else c for c in text)
+
+
+@cache
+def _json_encoder(indent: int | None) -> "JSONEncoder":
+    from json import JSONEncoder
+
+    return JSONEncoder(ensure_ascii=False, indent=indent)
+
+
+def print_json(value: object) -> None:
+    print(dump_json(value, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Aligned columns; with a header rule and colour on a terminal, plain and never cut when piped."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [list(row) for row in rows]
+    on_terminal = sys.stdout.isatty()
+    table = Table(box=box.SIMPLE_HEAD if on_terminal else None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        numeric = bool(cells) and all(isinstance(row[index], int) for row in cells)
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=not on_terminal, overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
+    console = Console(highlight=False) if on_terminal else Console(width=100_000, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        print(line.rstrip())
+
+
+class Lines:
+    """A table of any length, row by row in columns of fixed width; a wider cell moves only its own row."""
+
+    def __init__(self, columns: Sequence[tuple[str, int]]) -> None:
+        self._widths = [width for _, width in columns]  # A negative width aligns left.
+        self.header_row = self.row([name for name, _ in columns])
+
+    def row(self, cells: Sequence[object]) -> str:
+        parts = []
+        for cell, width in zip(cells, self._widths, strict=True):
+            text = printable(str(cell))
+            parts.append(text.rjust(width) if width >= 0 else text.ljust(-width))
+        return "  ".join(parts).rstrip()
+
+
+def local_time(timestamp_ms: int) -> str:
+    """Milliseconds since 1970 as a time on this machine's clock; the number itself when there is no such time."""
+    from datetime import UTC, datetime
+
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+
+
+Advance = Callable[[int], None]
+
+
+@contextmanager
+def progress(description: str, total: int | None = None, *, unit: str = "", after_s: float = 0.5) -> Iterator[Advance]:
+    """A function to report steps done with: draws a bar on a terminal's stderr once the work takes long."""
+    if not sys.stderr.isatty():
+        yield lambda steps: None
+        return
+    bar = _Bar(description, total, unit, after_s)
+    try:
+        yield bar.advance
+    finally:
+        bar.stop()
+
+
+class _Bar:
+    def __init__(self, description: str, total: int | None, unit: str, after_s: float) -> None:
+        import time
+
+        self._clock = time.monotonic
+        self._due_at = self._clock() + after_s
+        self._description = description
+        self._total = total
+        self._unit = unit
+        self._done = 0
+        self._bar: Any = None
+        self._task: Any = None
+
+    def advance(self, steps: int) -> None:
+        self._done += steps
+        now = self._clock()
+        if now < self._due_at:
+            return
+        if self._bar is None:
+            self._start()
+        # Callers report every message; drawing costs a hundred times what that may.
+        self._due_at = now + 0.1
+        self._bar.update(self._task, completed=self._done)
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _start(self) -> None:
+        from rich import progress as rich_progress
+        from rich.console import Console
+
+        if self._unit == "bytes":
+            amount: list[Any] = [rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn()]
+        else:
+            amount = [rich_progress.TextColumn("{task.completed:,} " + self._unit)]
+        self._bar = rich_progress.Progress(
+            rich_progress.TextColumn("{task.description}"),
+            rich_progress.BarColumn(),
+            *amount,
+            rich_progress.TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task(self._description, total=self._total, completed=self._done)
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _colored(text: str, code: str, stream: TextIO) -> str:
+    wanted = stream.isatty() and not os.environ.get("NO_COLOR")
+    return f"\x1b[{code}m{text}\x1b[0m" if wanted else text

@@ -1,0 +1,158 @@
+"""`penstock serve`: options and a properties file in, a running broker out.
+
+Imported by every start of the broker, so it stays free of typer, rich and confluent_kafka (see main.py).
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from penstock.cli.output import Failure, program
+from penstock.cli.properties import parse_properties
+
+if TYPE_CHECKING:
+    from penstock.base.config import BrokerConfig
+
+DEFAULT_LISTEN = "localhost:9092"
+DEFAULT_DATA = "./penstock-data"
+
+
+class ServeOptions(TypedDict, total=False):
+    listen: str | None
+    data: str | None
+    config: str | None
+    node_id: int | None
+
+
+def plain_options(arguments: Sequence[str]) -> ServeOptions | None:
+    """The options when they are all well formed, None when typer should look at them (help, mistakes)."""
+    options: ServeOptions = {}
+    remaining = list(arguments)
+    while remaining:
+        name, equals, value = remaining.pop(0).partition("=")
+        if not equals:
+            if not remaining:
+                return None
+            value = remaining.pop(0)
+        if name == "--listen":
+            options["listen"] = value
+        elif name == "--data":
+            options["data"] = value
+        elif name == "--config":
+            options["config"] = value
+        elif name == "--node-id" and value.isascii() and value.isdigit():
+            options["node_id"] = int(value)
+        else:
+            return None
+    return options
+
+
+def serve(
+    listen: str | None = None, data: str | None = None, config: str | None = None, node_id: int | None = None
+) -> int:
+    """Exit code of a broker that has served until it was told to stop."""
+    properties = _read_properties(config) if config is not None else {}
+    if listen is not None:
+        properties["listeners"] = f"PLAINTEXT://{_checked_address(listen)}"
+    if data is not None:
+        properties["log.dirs"] = data
+        properties.pop("log.dir", None)
+    if node_id is not None:
+        properties["node.id"] = str(node_id)
+        properties.pop("broker.id", None)
+    properties.setdefault("listeners", f"PLAINTEXT://{DEFAULT_LISTEN}")
+    if "log.dir" not in properties:
+        properties.setdefault("log.dirs", DEFAULT_DATA)
+    return _run(properties)
+
+
+def _run(properties: dict[str, str]) -> int:
+    from penstock.base.config import BrokerConfig
+    from penstock.base.config_key import InvalidConfig
+
+    try:
+        config = BrokerConfig.load(properties)
+    except InvalidConfig as error:
+        raise Failure(
+            f"The broker cannot start with this configuration: {error}.",
+            hint="Settings have Kafka's names and stand in the file that --config names.",
+            code="INVALID_CONFIG",
+        ) from error
+    from dataclasses import replace
+
+    from penstock.server import broker
+
+    try:
+        return broker.run(config, on_ready=lambda port: _welcome(replace(config, port=port)))
+    except OSError as error:
+        raise _explained(error, config) from error
+
+
+def _read_properties(path: str) -> dict[str, str]:
+    try:
+        return parse_properties(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise Failure(
+            f"Cannot read the configuration file {path}: {reason}.",
+            hint="It has one `key=value` a line, with Kafka's keys, for example: listeners=PLAINTEXT://localhost:9092",
+            code="INVALID_CONFIG",
+        ) from error
+
+
+def _checked_address(listen: str) -> str:
+    host, colon, port = listen.rpartition(":")
+    bare_ipv6 = ":" in host and not host.startswith("[")
+    if not colon or bare_ipv6 or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise Failure(
+            f"--listen {listen} is not an address.",
+            hint=f"Give HOST:PORT, for example --listen {DEFAULT_LISTEN} or [::1]:9092.",
+            code="USAGE",
+        )
+    return listen
+
+
+def _welcome(config: "BrokerConfig") -> None:
+    address = _address(config)
+    at = "" if address == DEFAULT_LISTEN else f" -b {address}"
+    penstock = program()
+    print(f"Penstock listens on {address} and keeps its data in {config.data_dir}. Ctrl-C stops it.")
+    print("Try it in a second terminal:")
+    print(f"  {penstock} topics create hello{at}")
+    print(f"  echo 'Hello, world' | {penstock} produce hello{at}")
+    print(f"  {penstock} consume hello{at} --follow", flush=True)
+
+
+def _address(config: "BrokerConfig") -> str:
+    """Where a client on this machine finds the broker."""
+    host = "localhost" if config.host in ("", "0.0.0.0", "::") else config.host
+    return f"[{host}]:{config.port}" if ":" in host else f"{host}:{config.port}"
+
+
+def _explained(error: OSError, config: "BrokerConfig") -> Failure:
+    import errno
+
+    address, directory = _address(config), config.data_dir
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno == errno.EADDRINUSE:
+        return Failure(
+            f"Cannot listen on {address}: the port is in use.",
+            hint=f"Stop the other process, or choose another port: {program()} serve --listen localhost:9192",
+            code="PORT_IN_USE",
+        )
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
+        return Failure(
+            f"Cannot listen on {address}: {reason}.",
+            hint="Choose an address of this machine and a port above 1023 with --listen HOST:PORT.",
+            code="CANNOT_LISTEN",
+        )
+    if error.filename is not None or error.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT):
+        return Failure(
+            f"Cannot use the data directory {directory}: {reason} ({error.filename or directory}).",
+            hint="Make it writable for this user, free some space, or choose another one with --data DIR.",
+            code="DATA_DIRECTORY",
+        )
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return Failure(f"The broker stopped: {reason}.", code="IO_ERROR")

@@ -1,0 +1,130 @@
+"""What the metadata store holds: the keys, laid out like ZooKeeper's tree, and the JSON behind them.
+
+    /cluster/id                              {"id": "pS..."}
+    /brokers/ids/1                           {"host": "h", "port": 9092, "rack": null}         under the broker's lease
+    /brokers/topics/t                        {"id": "<uuid>", "replicas": [[1, 2], [2, 3]]}    by partition
+    /brokers/topics/t/partitions/0/state     {"leader": 1, "leader_epoch": 0, "isr": [1], "partition_epoch": 0}
+    /config/topics/t                         {"retention.ms": "1000"}                          overrides only
+    /config/brokers/1                        as topics; the name <default> stands for all brokers
+    /controller                              {"node": 1}                                       under the broker's lease
+    /controller_epoch                        {"epoch": 7}
+
+Topic names have no slash, so a key has one meaning.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from penstock.base.types import LeaderEpoch, NodeId
+
+CLUSTER_ID = "/cluster/id"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+BROKERS = "/brokers/ids/"
+TOPICS = "/brokers/topics/"
+TOPIC_CONFIGS = "/config/topics/"
+BROKER_CONFIGS = "/config/brokers/"
+ALL_BROKERS = "<default>"
+
+
+def broker_key(node_id: NodeId) -> str:
+    return f"{BROKERS}{node_id}"
+
+
+def topic_key(name: str) -> str:
+    return f"{TOPICS}{name}"
+
+
+def partition_state_key(name: str, partition: int) -> str:
+    return f"{TOPICS}{name}/partitions/{partition}/state"
+
+
+def topic_config_key(name: str) -> str:
+    return f"{TOPIC_CONFIGS}{name}"
+
+
+def broker_config_key(name: str) -> str:
+    return f"{BROKER_CONFIGS}{name}"
+
+
+class PartitionKey(NamedTuple):
+    topic: str
+    partition: int
+
+
+def parse_topic_path(key: str) -> str | PartitionKey:
+    """Whose key this is: a topic's own (its name), or one of its partition states."""
+    name, _, rest = key.removeprefix(TOPICS).partition("/")
+    return PartitionKey(name, int(rest.split("/")[1])) if rest else name
+
+
+class TopicRecord(NamedTuple):
+    topic_id: UUID
+    replicas: tuple[tuple[NodeId, ...], ...]  # By partition, the preferred leader first.
+
+
+class PartitionStateRecord(NamedTuple):
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    isr: tuple[NodeId, ...]
+    partition_epoch: int
+
+
+class BrokerRecord(NamedTuple):
+    host: str
+    port: int
+    rack: str | None
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)  # Sorted: the same value has the same bytes.
+
+
+def encode(value: Mapping[str, Any]) -> bytes:
+    return _ENCODER.encode(value).encode()
+
+
+def decode(value: bytes) -> dict[str, Any]:
+    fields = json.loads(value)
+    assert isinstance(fields, dict), f"not an object: {value!r}"
+    return fields
+
+
+def encode_topic(record: TopicRecord) -> bytes:
+    return encode({"id": str(record.topic_id), "replicas": record.replicas})
+
+
+def decode_topic(value: bytes) -> TopicRecord:
+    fields = decode(value)
+    return TopicRecord(UUID(fields["id"]), tuple(_nodes(replicas) for replicas in fields["replicas"]))
+
+
+def encode_partition_state(record: PartitionStateRecord) -> bytes:
+    return encode(record._asdict())
+
+
+def decode_partition_state(value: bytes) -> PartitionStateRecord:
+    fields = decode(value)
+    return PartitionStateRecord(
+        leader=NodeId(fields["leader"]),
+        leader_epoch=LeaderEpoch(fields["leader_epoch"]),
+        isr=_nodes(fields["isr"]),
+        partition_epoch=fields["partition_epoch"],
+    )
+
+
+def encode_broker(record: BrokerRecord) -> bytes:
+    return encode(record._asdict())
+
+
+def decode_broker(value: bytes) -> BrokerRecord:
+    return BrokerRecord(**decode(value))
+
+
+def decode_config(value: bytes) -> dict[str, str]:
+    return decode(value)
+
+
+def _nodes(ids: Sequence[int]) -> tuple[NodeId, ...]:
+    return tuple(NodeId(node_id) for node_id in ids)

@@ -1,0 +1,126 @@
+"""The partitions that this broker hosts, kept in step with the cluster image."""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from penstock.base.clock import Clock
+from penstock.base.config import BrokerConfig
+from penstock.base.config_key import InvalidConfig
+from penstock.base.errors import ErrorCode, Refused
+from penstock.base.logging import get_logger
+from penstock.base.topic_config import TopicConfig
+from penstock.base.types import TopicPartition
+from penstock.cluster.image import ClusterImage, PartitionState, TopicImage
+from penstock.partition.partition import Partition
+from penstock.storage.fs import FileSystem
+from penstock.storage.log_manager import LogDirDescription, LogManager
+
+log = get_logger(__name__)
+
+
+class PartitionManager:
+    def __init__(self, *, config: BrokerConfig, fs: FileSystem, clock: Clock, logs: LogManager) -> None:
+        self._config = config
+        self._fs = fs
+        self._clock = clock
+        self._logs = logs
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._topic_names: dict[UUID, str] = {}
+        self._topics: dict[str, TopicImage] = {}  # As last applied.
+        self._defaults = config.topic_defaults
+        logs.high_watermark_of = lambda tp: self._partitions[tp].high_watermark
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def get(self, topic: str, partition: int) -> Partition:
+        """The partition; Refused when this broker does not host it."""
+        found = self._partitions.get((topic, partition))
+        if found is None:
+            raise Refused(ErrorCode.unknown_topic_or_partition, f"{topic}-{partition} is not here")
+        return found
+
+    def topic_name(self, topic_id: UUID) -> str:
+        """The name behind a topic id; Refused when there is none."""
+        name = self._topic_names.get(topic_id)
+        if name is None:
+            raise Refused(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
+        return name
+
+    def topic_id(self, topic: str) -> UUID | None:
+        image = self._topics.get(topic)
+        return image.topic_id if image is not None else None
+
+    def log_dir_description(self) -> LogDirDescription:
+        return self._logs.describe()
+
+    async def store_log_starts(self) -> None:
+        """Make the log start offsets durable, before a client is told that its records are gone."""
+        await self._logs.checkpoint()
+
+    # Following the image
+
+    def apply(self, image: ClusterImage) -> None:
+        """Open, update and delete partitions until they are as the image says."""
+        defaults = image.broker_config(self._config).topic_defaults
+        defaults_changed, self._defaults = defaults != self._defaults, defaults
+        for name in [name for name in self._topics if name not in image.topics]:
+            self._remove_topic(self._topics[name])
+        for name, topic in image.topics.items():
+            current = self._topics.get(name)
+            if current is topic and not defaults_changed:
+                continue
+            if current is not None and current.topic_id != topic.topic_id:
+                self._remove_topic(current)
+            self._apply_topic(topic)
+
+    def _apply_topic(self, topic: TopicImage) -> None:
+        config = self._topic_config(topic)
+        for state in topic.partitions:
+            existing = self._partitions.get((topic.name, state.partition))
+            if existing is not None:
+                existing.log.config = config
+                existing.leader_epoch = state.leader_epoch
+            elif self._config.node_id in state.replicas:
+                self._open(topic, state, config)
+        self._topics[topic.name] = topic
+        self._topic_names[topic.topic_id] = topic.name
+
+    def _topic_config(self, topic: TopicImage) -> TopicConfig:
+        try:
+            return self._defaults.with_overrides(topic.config)
+        except InvalidConfig as error:
+            # Stored by a version that knew more, or with broker defaults that have changed since.
+            log.error("topic settings cannot be used: the defaults apply", topic=topic.name, error=error)
+            return self._defaults
+
+    def _open(self, topic: TopicImage, state: PartitionState, config: TopicConfig) -> None:
+        topic_partition = TopicPartition(topic.name, state.partition)
+        try:
+            partition_log = self._logs.open(topic_partition, topic.topic_id, config)
+        except OSError as error:
+            # The topic exists all the same; clients are told that this partition is not available.
+            log.error("partition cannot be opened", partition=topic_partition, error=error)
+            return
+        partition = Partition(
+            topic_partition=topic_partition,
+            topic_id=topic.topic_id,
+            partition_log=partition_log,
+            commit=self._logs.commit,
+            fs=self._fs,
+            clock=self._clock,
+            leader_epoch=state.leader_epoch,
+            decompressed_bytes_max=self._config.max_decompressed_message_bytes,
+        )
+        partition.open()
+        self._partitions[topic_partition] = partition
+
+    def _remove_topic(self, topic: TopicImage) -> None:
+        for state in topic.partitions:
+            partition = self._partitions.pop((topic.name, state.partition), None)
+            if partition is not None:
+                partition.fail_uncommitted(ErrorCode.unknown_topic_or_partition)
+                partition.wake_waiting()
+                self._logs.delete(partition.topic_partition)
+        del self._topics[topic.name]
+        self._topic_names.pop(topic.topic_id, None)

@@ -1,0 +1,249 @@
+"""One partition that this broker leads: append, read, and who waits for what.
+
+    log_start <= high_watermark <= log_end
+
+With `penstock.durability=fsync` the high watermark is what has been synced, so a record that a consumer has seen, or a
+producer was promised, outlives a power cut. With `os` it is what has been written.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.base.clock import Clock
+from penstock.base.errors import ErrorCode, Refused
+from penstock.base.logging import get_logger
+from penstock.base.topic_config import TopicConfig
+from penstock.base.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicPartition
+from penstock.partition.batch_check import CODECS, check_batch, recompress
+from penstock.partition.leader_epochs import LeaderEpochs
+from penstock.storage.checkpoint import encode_lines, read_epochs
+from penstock.storage.format import LEADER_EPOCH_CHECKPOINT
+from penstock.storage.fs import Buffer, FileSystem
+from penstock.storage.group_commit import GroupCommit
+from penstock.storage.log import Log, TimestampOffset
+from penstock.wire.batch import read_header, stamp, stamp_append_time
+from penstock.wire.compression import Codec
+
+log = get_logger(__name__)
+
+# Told the error code once it is known whether an append is committed.
+Committed = Callable[[ErrorCode], None]
+# Told how many bytes have become readable; a waiter counts them against its `min_bytes`.
+Readable = Callable[[int], None]
+
+
+class Appended(NamedTuple):
+    base_offset: Offset
+    next_offset: Offset
+    log_append_time: int  # NO_TIMESTAMP when the records keep the producer's time.
+
+
+class Partition:
+    def __init__(
+        self,
+        *,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        partition_log: Log,
+        commit: GroupCommit,
+        fs: FileSystem,
+        clock: Clock,
+        leader_epoch: LeaderEpoch,
+        decompressed_bytes_max: int,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.log = partition_log
+        self.leader_epoch = leader_epoch
+        self.high_watermark = Offset(0)
+        self.decompressed_bytes_max = decompressed_bytes_max
+        self._commit = commit
+        self._fs = fs
+        self._clock = clock
+        self._epochs = LeaderEpochs()
+        self._uncommitted: deque[tuple[Offset, Committed]] = deque()  # In order of offset.
+        self._waiting: dict[Readable, None] = {}  # A dict for its order: the first to wait is the first to be told.
+        self._readable_bytes = 0  # Appended since the waiters were last told.
+        self._wake_up: asyncio.Handle | None = None
+
+    def open(self) -> None:
+        """Take up leadership of a log that has been recovered."""
+        self.log.on_synced = self._on_synced
+        self.log.on_failed = lambda: self.fail_uncommitted(ErrorCode.kafka_storage_error)
+        self.high_watermark = self.log.synced_end
+        entries = read_epochs(self._fs, f"{self.log.directory}/{LEADER_EPOCH_CHECKPOINT}")
+        self._epochs = LeaderEpochs(self._epochs_from_log() if entries is None else entries)
+        self._epochs.truncate_end(self.log.log_end)
+
+    def _epochs_from_log(self) -> list[tuple[LeaderEpoch, Offset]]:
+        """The epochs as the batches themselves tell them; for a checkpoint that is missing or damaged."""
+        epochs = LeaderEpochs()
+        for segment in self.log.segments:
+            position = 0
+            while position < segment.size:
+                header = read_header(segment.file.read(position, 61))
+                epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
+                position += header.size
+        return epochs.entries
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.log.config
+
+    @property
+    def log_start(self) -> Offset:
+        return self.log.log_start
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """First offset that an open transaction holds back; there are no transactions yet."""
+        return self.high_watermark
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Refused unless the client's idea of the leader epoch is ours (KIP-320); -1 is no idea."""
+        if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise Refused(ErrorCode.fenced_leader_epoch, f"leader epoch is {self.leader_epoch}")
+        raise Refused(ErrorCode.unknown_leader_epoch, f"leader epoch is {self.leader_epoch}")
+
+    # Appending
+
+    def append(self, view: memoryview, *, produce_version: int) -> Appended:
+        """Store one batch, stamped in place; Refused when it or the disk is not fit for it."""
+        partition_log, config = self.log, self.log.config
+        now_ms = self._clock.now_ms()
+        header = check_batch(
+            view,
+            config,
+            produce_version=produce_version,
+            now_ms=now_ms,
+            decompressed_bytes_max=self.decompressed_bytes_max,
+        )
+        batch: bytearray | memoryview = view
+        if config.compression_type != "producer":
+            codec = CODECS[config.compression_type]
+            if codec != header.codec:
+                batch = recompress(view, header, Codec(codec), self.decompressed_bytes_max)
+                header = read_header(batch)
+        max_timestamp, append_time = header.max_timestamp, NO_TIMESTAMP
+        if config.message_timestamp_type != "CreateTime":
+            stamp_append_time(batch, 0, header, now_ms)
+            max_timestamp = append_time = now_ms
+        base_offset = partition_log.log_end
+        stamp(batch, 0, base_offset, self.leader_epoch)
+        if self.leader_epoch != self._epochs.latest:
+            self._begin_epoch()
+        last_offset = base_offset + header.last_offset_delta
+        partition_log.append(batch, last_offset, max_timestamp)
+        self._readable_bytes += len(batch)
+        if config.durability == "fsync":
+            self._commit.request(partition_log)
+        else:
+            self._advance(partition_log.log_end)
+        return Appended(base_offset, Offset(last_offset + 1), append_time)
+
+    def _begin_epoch(self) -> None:
+        if self._epochs.assign(self.leader_epoch, self.log.log_end):
+            entries = (f"{epoch} {start}" for epoch, start in self._epochs.entries)
+            try:
+                self.log.put_side_file(LEADER_EPOCH_CHECKPOINT, encode_lines(entries))
+            except OSError as error:
+                self._epochs.entries.pop()
+                raise Refused(ErrorCode.kafka_storage_error, str(error)) from error
+
+    def when_committed(self, next_offset: Offset, callback: Committed) -> bool:
+        """Whether everything below `next_offset` is committed; if not yet, `callback` will be told."""
+        if self.high_watermark >= next_offset:
+            return True
+        self._uncommitted.append((next_offset, callback))
+        return False
+
+    def _on_synced(self) -> None:
+        self._advance(self.log.synced_end)
+
+    def _advance(self, offset: Offset) -> None:
+        assert self.log.log_start <= offset <= self.log.log_end or offset <= self.high_watermark, (
+            f"{self.topic_partition}: {offset=} {self.log.log_start=} {self.log.log_end=}"
+        )
+        if offset <= self.high_watermark:
+            return
+        self.high_watermark = offset
+        uncommitted = self._uncommitted
+        while uncommitted and uncommitted[0][0] <= offset:
+            uncommitted.popleft()[1](ErrorCode.none)
+        if self._waiting and self._wake_up is None:
+            # Once per turn of the loop: a burst of appends wakes a waiter once.
+            self._wake_up = asyncio.get_running_loop().call_soon(self._tell_waiting)
+
+    def fail_uncommitted(self, code: ErrorCode) -> None:
+        """Tell everyone who waits for a commit that it will not come."""
+        while self._uncommitted:
+            self._uncommitted.popleft()[1](code)
+
+    # Reading
+
+    def read(self, start: Offset, bytes_max: int, *, at_least_one: bool) -> Buffer:
+        """Committed batches from the one with `start` on; empty at the end. NotCached: see `Segment.read`."""
+        if not self.log.log_start <= start <= self.high_watermark:
+            if not self.log.log_start <= start <= self.log.log_end:
+                raise Refused(
+                    ErrorCode.offset_out_of_range,
+                    f"offset {start} is not in [{self.log.log_start}, {self.high_watermark}]",
+                )
+            return b""
+        if start == self.high_watermark:
+            return b""
+        return self.log.read(start, bytes_max, self.high_watermark, at_least_one=at_least_one)
+
+    def wait(self, callback: Readable) -> None:
+        """Tell `callback` whenever bytes have become readable, until `stop_waiting`."""
+        if not self._waiting:
+            self._readable_bytes = 0
+        self._waiting[callback] = None
+
+    def stop_waiting(self, callback: Readable) -> None:
+        self._waiting.pop(callback, None)
+
+    def _tell_waiting(self) -> None:
+        self._wake_up = None
+        count, self._readable_bytes = self._readable_bytes, 0
+        for callback in list(self._waiting):
+            callback(count)
+
+    def wake_waiting(self) -> None:
+        """Make every waiter look again at once: the partition is leaving or has failed."""
+        for callback in list(self._waiting):
+            callback(2**31)
+
+    # Offsets
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        return self.log.offset_for_timestamp(timestamp, self.high_watermark, self.decompressed_bytes_max)
+
+    def max_timestamp(self) -> TimestampOffset | None:
+        return self.log.max_timestamp(self.decompressed_bytes_max)
+
+    def end_offset_for(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        """See `LeaderEpochs.end_offset_for`; the current epoch ends at the log's end."""
+        if epoch == self.leader_epoch:
+            return epoch, self.log.log_end
+        return self._epochs.end_offset_for(epoch, self.log.log_end)
+
+    def epoch_at(self, offset: Offset) -> LeaderEpoch:
+        """The leader epoch of the record at `offset`, or of the next one to come."""
+        for epoch, start in reversed(self._epochs.entries):
+            if start <= offset:
+                return epoch
+        return self.leader_epoch
+
+    def delete_records(self, before: Offset) -> Offset:
+        """Make everything below `before` unreadable (-1: below the high watermark); gives the new start."""
+        target = self.high_watermark if before == -1 else before
+        if not 0 <= target <= self.high_watermark:
+            raise Refused(ErrorCode.offset_out_of_range, f"the high watermark is {self.high_watermark}")
+        self.log.advance_start(target)
+        return self.log.log_start

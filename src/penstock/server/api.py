@@ -1,0 +1,81 @@
+"""The table of served APIs: each handler file registers itself here, and what is advertised is read off the table."""
+
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from penstock.wire.codec import Struct
+
+if TYPE_CHECKING:
+    from penstock.server.connection import Reply
+    from penstock.server.context import Context
+
+
+class ApiKey(IntEnum):
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+class RequestHeader(NamedTuple):
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+
+
+# A handler answers at once, or later through an awaitable. It may raise Refused only where the reply has a place for a
+# top-level error code; errors of single topics and partitions go into the reply.
+Handler = Callable[["Context", RequestHeader, Struct], Struct | Awaitable[Struct]]
+H = TypeVar("H", bound=Handler)
+
+
+# The hot requests read their frame themselves and fill the reply when they can.
+RawHandler = Callable[["Context", RequestHeader, memoryview, int, "Reply"], None]
+R = TypeVar("R", bound=RawHandler)
+
+
+class Api(NamedTuple):
+    key: ApiKey
+    versions: range
+    advertised_min: int  # Below versions.start only where clients must see a version that is then refused.
+    handler: Handler | None
+    raw_handler: RawHandler | None = None
+
+
+APIS: dict[int, Api] = {}
+
+
+def handler(key: ApiKey, versions: range, advertised_min: int | None = None) -> Callable[[H], H]:
+    """Serve `versions` of `key` with the decorated function."""
+
+    def register(function: H) -> H:
+        assert key not in APIS, f"{key!r} has two handlers"
+        APIS[key] = Api(key, versions, versions.start if advertised_min is None else advertised_min, function)
+        return function
+
+    return register
+
+
+def raw_handler(key: ApiKey, versions: range, advertised_min: int | None = None) -> Callable[[R], R]:
+    """Like `handler`, for a function that takes (context, header, frame, position, reply)."""
+
+    def register(function: R) -> R:
+        assert key not in APIS, f"{key!r} has two handlers"
+        APIS[key] = Api(key, versions, versions.start if advertised_min is None else advertised_min, None, function)
+        return function
+
+    return register

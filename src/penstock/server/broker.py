@@ -1,0 +1,151 @@
+"""A whole broker: its parts, and the order in which they start and stop. `run` serves until a signal comes."""
+
+import asyncio
+import gc
+import resource
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from uuid import UUID
+
+from penstock import __version__
+from penstock.base.clock import Clock, SystemClock
+from penstock.base.config import BrokerConfig
+from penstock.base.logging import get_logger
+from penstock.base.timers import TimerWheel
+from penstock.cluster.controller import Controller
+from penstock.cluster.metadata import Metadata
+from penstock.cluster.registration import Registration
+from penstock.cluster.store.base import MetadataStore
+from penstock.partition.manager import PartitionManager
+from penstock.server import handlers
+from penstock.server.context import Context
+from penstock.server.data_dir import DataDirLock
+from penstock.server.dispatch import Dispatcher
+from penstock.server.fetch_session import FetchSessionCache
+from penstock.server.listener import ConnectionListener
+from penstock.server.network import Network, SocketNetwork
+from penstock.storage.fs import FileSystem, PosixFileSystem
+from penstock.storage.log_manager import LogManager
+
+log = get_logger(__name__)
+
+DISK_THREADS = 8  # Syncs and reads in flight; a disk's queue is deeper, but each thread's stack is memory.
+FILES_SHARE = 0.5  # Of the descriptors that we may open: the other half is for connections.
+GC_THRESHOLD = 50_000  # Requests leave no cycles behind; the collector would only stop the loop to find that out.
+
+
+class Broker:
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        fs: FileSystem,
+        clock: Clock,
+        network: Network,
+        store: MetadataStore,
+        random: Random,
+        files_max: int = 1000,
+    ) -> None:
+        handlers.register_all()
+        self.config = config
+        self._store = store
+        new_uuid = _uuid_source(random)
+        self.metadata = Metadata(store=store, cluster_id=config.cluster_id, new_uuid=new_uuid)
+        self.logs = LogManager(config=config, fs=fs, clock=clock, files_max=files_max)
+        self.partitions = PartitionManager(config=config, fs=fs, clock=clock, logs=self.logs)
+        self._timers = TimerWheel()
+        self._registration = Registration(store=store, metadata=self.metadata, node_id=config.node_id)
+        controller = Controller(store=store, metadata=self.metadata, config=config, new_uuid=new_uuid)
+        context = Context(
+            config=config,
+            clock=clock,
+            fs=fs,
+            timers=self._timers,
+            metadata=self.metadata,
+            controller=controller,
+            partitions=self.partitions,
+            fetch_sessions=FetchSessionCache(slots=config.max_incremental_fetch_session_cache_slots, random=random),
+        )
+        self._dispatcher = Dispatcher(context)
+        self.listener = ConnectionListener(config=config, network=network, dispatcher=self._dispatcher)
+
+    async def start(self) -> None:
+        """Load the data, open the port, and tell the cluster. Stopping goes the other way round."""
+        self.logs.start()
+        await self._store.start()
+        self.metadata.subscribe(self.partitions.apply)
+        await self.metadata.start()
+        self.logs.start_loops()
+        await self.listener.start()
+        host = self.config.advertised_host or self.config.host
+        port = self.config.advertised_port or self.listener.port
+        await self._registration.start(host, port, self.config.rack)
+        log.info(
+            "broker started",
+            version=__version__,
+            node=self.config.node_id,
+            listen=f"{self.config.host}:{self.listener.port}",
+            data=self.config.data_dir,
+            partitions=sum(1 for _ in self.partitions),
+        )
+
+    async def stop(self) -> None:
+        self.listener.stop_accepting()
+        await self._dispatcher.stop()
+        await self.listener.stop()
+        self._timers.close()
+        await self._registration.stop()
+        await self.metadata.stop()
+        await self.logs.stop()
+        await self._store.close()
+        log.info("broker stopped", node=self.config.node_id)
+
+
+def _uuid_source(random: Random) -> Callable[[], UUID]:
+    return lambda: UUID(bytes=random.randbytes(16), version=4)
+
+
+def run(config: BrokerConfig, on_ready: Callable[[int], None] = lambda port: None) -> int:
+    """Serve until SIGTERM or SIGINT, after `on_ready` was told the port; gives the exit code."""
+    import uvloop
+
+    with DataDirLock(config.data_dir):
+        uvloop.run(_serve(config, on_ready))
+    return 0
+
+
+async def _serve(config: BrokerConfig, on_ready: Callable[[int], None]) -> None:
+    # Not for simulation, and sqlite3 takes memory.
+    from penstock.cluster.store.sqlite import SqliteStore
+
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    with ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="disk") as executor:
+        broker = Broker(
+            config=config,
+            fs=PosixFileSystem(executor),
+            clock=SystemClock(),
+            network=SocketNetwork(),
+            store=SqliteStore(f"{config.data_dir}/metadata.db"),
+            random=Random(),
+            files_max=_raise_file_limit(),
+        )
+        await broker.start()
+        on_ready(broker.listener.port)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 20, 100)
+        await stopping.wait()
+        await broker.stop()
+
+
+def _raise_file_limit() -> int:
+    """Allow ourselves as many descriptors as the system lets us; gives how many segments may take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return int(hard * FILES_SHARE) if hard != resource.RLIM_INFINITY else 100_000

@@ -1,0 +1,24 @@
+"""What a handler may use: the broker's parts, passed in once."""
+
+from dataclasses import dataclass
+
+from penstock.base.clock import Clock
+from penstock.base.config import BrokerConfig
+from penstock.base.timers import TimerWheel
+from penstock.cluster.controller import Controller
+from penstock.cluster.metadata import Metadata
+from penstock.partition.manager import PartitionManager
+from penstock.server.fetch_session import FetchSessionCache
+from penstock.storage.fs import FileSystem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    config: BrokerConfig
+    clock: Clock
+    fs: FileSystem  # For `run`: waiting for the disk away from the event loop.
+    timers: TimerWheel
+    metadata: Metadata  # `.image` is the cluster as this broker knows it.
+    controller: Controller  # Decides about topics and configs; its methods return when the image has followed.
+    partitions: PartitionManager  # The partitions that this broker hosts.
+    fetch_sessions: FetchSessionCache

@@ -1,0 +1,106 @@
+"""From a frame to a handler and back: the only place, besides task roots, that catches everything."""
+
+import asyncio
+import struct
+from collections.abc import Awaitable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from kio.index import load_request_schema, load_response_schema
+
+from penstock.base.errors import BadPeer
+from penstock.base.logging import get_logger
+from penstock.server.api import APIS, Api, ApiKey, RequestHeader
+from penstock.server.context import Context
+from penstock.server.handlers.api_versions import unsupported_version
+from penstock.wire.codec import Struct, decode_request, encode_response, read_tags
+
+if TYPE_CHECKING:
+    from penstock.server.connection import Connection, Reply
+
+log = get_logger(__name__)
+
+_FIXED = struct.Struct(">hhih")  # api_key, api_version, correlation_id, length of client_id
+
+
+class Dispatcher:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def dispatch(self, connection: "Connection", frame: memoryview) -> None:
+        """Start work on one request. BadPeer when it cannot be answered at all."""
+        try:
+            key, version, correlation_id, client_length = _FIXED.unpack_from(frame)
+        except struct.error as error:
+            raise BadPeer(f"frame of {len(frame)} bytes has no request header") from error
+        api = APIS.get(key)
+        if api is None:
+            raise BadPeer(f"api key {key} is not served")
+        if version not in api.versions:
+            if key != ApiKey.API_VERSIONS:
+                raise BadPeer(f"{api.key.name} v{version} is not served")
+            # KIP-511: the one request whose version a client cannot know beforehand.
+            reply = connection.open_reply(correlation_id, False, len(frame))
+            reply.send([encode_response(key, 0, unsupported_version())])
+            return
+        position, client_id = _FIXED.size, None
+        if client_length >= 0:
+            position += client_length
+            client_id = str(frame[_FIXED.size : position], "utf-8", "replace")
+        if _has_tags(key, version):
+            try:
+                position = read_tags(frame, position, {}, {})
+            except (IndexError, ValueError) as error:
+                raise BadPeer("tags of the request header are cut short") from error
+        header = RequestHeader(key, version, correlation_id, client_id)
+        reply = connection.open_reply(correlation_id, _is_flexible_reply(key, version), len(frame))
+        try:
+            if api.raw_handler is not None:
+                api.raw_handler(self._context, header, frame, position, reply)
+            else:
+                self._handle(api, header, frame, position, reply)
+        except BadPeer:
+            raise
+        except Exception:
+            log.exception("request failed", api=api.key.name, version=version, client=client_id, peer=connection.peer)
+            reply.fail("internal error")
+
+    def _handle(self, api: Api, header: RequestHeader, frame: memoryview, position: int, reply: "Reply") -> None:
+        request = decode_request(header.api_key, header.version, frame, position)
+        assert api.handler is not None
+        answer = api.handler(self._context, header, request)
+        if isinstance(answer, Struct):
+            reply.send([encode_response(header.api_key, header.version, answer)])
+        else:
+            task = asyncio.get_running_loop().create_task(self._answer_later(api, header, answer, reply))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer_later(self, api: Api, header: RequestHeader, answer: Awaitable[Struct], reply: "Reply") -> None:
+        try:
+            response = await answer
+            if reply.is_wanted:
+                reply.send([encode_response(header.api_key, header.version, response)])
+        except Exception:
+            log.exception("request failed", api=api.key.name, version=header.version, client=header.client_id)
+            reply.fail("internal error")
+
+    async def stop(self) -> None:
+        """Let requests that are being worked on finish, for a moment."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
+        for task in list(self._tasks):
+            task.cancel()
+
+
+@cache
+def _has_tags(key: int, version: int) -> bool:
+    """Whether the request header is v2."""
+    return bool(load_request_schema(key, version).__header_schema__.__version__ == 2)
+
+
+@cache
+def _is_flexible_reply(key: int, version: int) -> bool:
+    """Whether the response header is v1."""
+    return bool(load_response_schema(key, version).__header_schema__.__version__ == 1)

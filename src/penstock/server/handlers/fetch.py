@@ -1,0 +1,233 @@
+"""Fetch: committed batches as they lie on disk, or a wait until there are some.
+
+v7 adds sessions (KIP-227), v9 leader epochs (KIP-320), v10 zstd, v12 is flexible, v13 names topics by id. A fetch
+inside a batch gets the whole batch: clients skip what they did not ask for. The first batch of a reply is sent even when
+it is larger than every limit, or its reader would never get past it (KIP-74). Fetches as a replica are refused: who
+could pose as a follower could move the high watermark (CVE-2018-1288).
+"""
+
+import asyncio
+from uuid import UUID
+
+from penstock.base.errors import ErrorCode, Refused
+from penstock.base.timers import Timer
+from penstock.base.types import NO_OFFSET, Offset
+from penstock.partition.partition import Partition
+from penstock.server.api import ApiKey, RequestHeader, raw_handler
+from penstock.server.connection import Reply
+from penstock.server.context import Context
+from penstock.server.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, WantedPartition
+from penstock.storage.segment import NotCached
+from penstock.wire.codec import Struct, decode_request
+from penstock.wire.fetch import SESSION_VERSION, TOPIC_ID_VERSION, FetchedPartition, pack_fetch_response
+
+WAIT_MS_MAX = 60_000  # Longer than any client asks for; bounds how long a gone client is remembered.
+DISK_READS_MAX = 1000  # A reply needs a few dozen at most; more means that the cache loses pages as fast as we load.
+READ_COMMITTED = 1
+
+_background: set[asyncio.Task[None]] = set()  # Disk reads under way; the loop alone holds tasks weakly.
+
+
+@raw_handler(ApiKey.FETCH, versions=range(4, 19))
+def fetch(context: Context, header: RequestHeader, frame: memoryview, position: int, reply: Reply) -> None:
+    request = decode_request(header.api_key, header.version, frame, position)
+    try:
+        session, wanted = _resolve(context, header.version, request)
+    except Refused as refused:
+        reply.send(pack_fetch_response(header.version, refused.code, NO_SESSION, []))
+        return
+    _Fetch(context, header.version, request, session, wanted, reply).run()
+
+
+def _resolve(context: Context, version: int, request: Struct) -> tuple[FetchSession | None, list[WantedPartition]]:
+    """The session of this fetch, if any, and all that it is to fetch."""
+    by_id = version >= TOPIC_ID_VERSION
+    wanted = [
+        WantedPartition(
+            topic.topic_id if by_id else topic.topic,
+            item.partition,
+            item.fetch_offset,
+            item.partition_max_bytes,
+            item.current_leader_epoch,
+        )
+        for topic in request.topics
+        for item in topic.partitions
+    ]
+    epoch, sessions = request.session_epoch, context.fetch_sessions
+    now_s = context.clock.monotonic()
+    if version < SESSION_VERSION or epoch == FINAL_EPOCH:
+        sessions.close(request.session_id)
+        return None, wanted
+    if epoch == INITIAL_EPOCH:
+        sessions.close(request.session_id)
+        session = sessions.open(now_s) if wanted else None
+        if session is not None:
+            session.update(wanted, ())
+        return session, wanted
+    session = sessions.resume(request.session_id, epoch, now_s)
+    forgotten = [
+        (topic.topic_id if by_id else topic.topic, partition)
+        for topic in request.forgotten_topics_data
+        for partition in topic.partitions
+    ]
+    session.update(wanted, forgotten)
+    return session, [known.wanted for known in session.partitions.values()]
+
+
+class _Fetch:
+    """One fetch on its way: tries, waits for records or the disk, tries again, answers."""
+
+    __slots__ = (
+        "_bytes_max",
+        "_context",
+        "_disk_reads",
+        "_is_incremental",
+        "_is_replica",
+        "_min_bytes",
+        "_missing_bytes",
+        "_partitions",
+        "_read_committed",
+        "_reply",
+        "_session",
+        "_timer",
+        "_version",
+        "_wait_ms",
+        "_wanted",
+    )
+
+    def __init__(
+        self,
+        context: Context,
+        version: int,
+        request: Struct,
+        session: FetchSession | None,
+        wanted: list[WantedPartition],
+        reply: Reply,
+    ) -> None:
+        self._context = context
+        self._version = version
+        self._session = session
+        self._is_incremental = session is not None and request.session_epoch != INITIAL_EPOCH
+        self._wanted = wanted
+        self._reply = reply
+        self._is_replica = max(request.replica_id, request.replica_state.replica_id) >= 0
+        self._read_committed = request.isolation_level == READ_COMMITTED
+        self._bytes_max = max(0, min(request.max_bytes, context.config.fetch_max_bytes))
+        self._min_bytes = min(request.min_bytes, self._bytes_max)
+        self._wait_ms = min(request.max_wait_ms, WAIT_MS_MAX)
+        self._missing_bytes = 0
+        self._disk_reads = 0
+        self._partitions: list[Partition] = []
+        self._timer: Timer | None = None
+
+    def run(self) -> None:
+        """Answer if there is enough to answer with or no time to wait; else wait."""
+        try:
+            results, has_error = self._read_all()
+        except NotCached as miss:
+            self._read_from_disk(miss)
+            return
+        total = sum(len(result.records) for result in results)
+        if has_error or total >= self._min_bytes or self._wait_ms <= 0 or not self._wanted:
+            self._answer(results)
+            return
+        self._missing_bytes = self._min_bytes - total
+        if self._timer is None:
+            self._timer = self._context.timers.call_later(self._wait_ms / 1000, self._on_deadline)
+        for partition in self._partitions:
+            partition.wait(self._on_readable)
+
+    def _on_readable(self, count: int) -> None:
+        self._missing_bytes -= count
+        if self._missing_bytes <= 0:
+            self._stop_waiting()
+            if self._reply.is_wanted:
+                self.run()
+            elif self._timer is not None:
+                self._timer.cancel()
+
+    def _on_deadline(self) -> None:
+        self._stop_waiting()
+        self._wait_ms = 0
+        if self._reply.is_wanted:
+            self.run()
+
+    def _stop_waiting(self) -> None:
+        for partition in self._partitions:
+            partition.stop_waiting(self._on_readable)
+
+    def _read_from_disk(self, miss: NotCached) -> None:
+        self._disk_reads += 1
+        if self._disk_reads > DISK_READS_MAX:
+            self._reply.fail("the disk is too slow")
+            return
+        task = asyncio.get_running_loop().create_task(self._load(miss))
+        _background.add(task)
+        task.add_done_callback(_background.discard)
+
+    async def _load(self, miss: NotCached) -> None:
+        await self._context.fs.run(miss.load)
+        if self._reply.is_wanted:
+            self.run()
+
+    def _read_all(self) -> tuple[list[FetchedPartition], bool]:
+        """A result for each wanted partition, in order, and whether one of them is an error."""
+        results = []
+        bytes_left, has_error = self._bytes_max, False
+        self._partitions = []
+        for item in self._wanted:
+            result = self._read(item, bytes_left, at_least_one=bytes_left == self._bytes_max)
+            bytes_left = max(0, bytes_left - len(result.records))
+            has_error = has_error or result.error != 0
+            results.append(result)
+        return results, has_error
+
+    def _read(self, item: WantedPartition, bytes_left: int, *, at_least_one: bool) -> FetchedPartition:
+        try:
+            if self._is_replica:
+                raise Refused(ErrorCode.topic_authorization_failed, "this broker has no followers")
+            topic = item.topic
+            name = self._context.partitions.topic_name(topic) if isinstance(topic, UUID) else topic
+            partition = self._context.partitions.get(name, item.partition)
+            partition.check_epoch(item.current_leader_epoch)
+            bytes_max = max(0, min(item.bytes_max, bytes_left))
+            records = partition.read(Offset(item.fetch_offset), bytes_max, at_least_one=at_least_one)
+        except Refused as refused:
+            return FetchedPartition(
+                item.partition, refused.code, NO_OFFSET, NO_OFFSET, NO_OFFSET, b"", self._read_committed
+            )
+        except OSError:
+            return FetchedPartition(
+                item.partition, ErrorCode.kafka_storage_error, NO_OFFSET, NO_OFFSET, NO_OFFSET, b"",
+                self._read_committed,
+            )  # fmt: skip
+        self._partitions.append(partition)
+        return FetchedPartition(
+            item.partition,
+            0,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log_start,
+            records,
+            self._read_committed,
+        )
+
+    def _answer(self, results: list[FetchedPartition]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._reply.is_wanted:
+            return
+        session = self._session
+        topics: list[tuple[str | UUID, list[FetchedPartition]]] = []
+        for item, result in zip(self._wanted, results, strict=True):
+            if session is not None:
+                key = (item.topic, item.partition)
+                offsets = (result.high_watermark, result.last_stable_offset, result.log_start)
+                if self._is_incremental and not (result.records or result.error or session.is_news(key, offsets)):
+                    continue
+                session.on_sent(key, offsets, bool(result.records))
+            if not topics or topics[-1][0] != item.topic:
+                topics.append((item.topic, []))
+            topics[-1][1].append(result)
+        session_id = NO_SESSION if session is None else session.session_id
+        self._reply.send(pack_fetch_response(self._version, 0, session_id, topics))

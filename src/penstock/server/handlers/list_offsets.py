@@ -1,0 +1,87 @@
+"""ListOffsets: first, last or by-time offset of each partition.
+
+v4 adds leader-epoch checks (KIP-320), v7 the record with the largest timestamp (-3), v8 the earliest local (-4) and v9
+the last tiered offset (-5): without tiered storage all is local and nothing tiered, which is answered as Kafka does. By
+time looks up the sparse indexes, then scans one gap.
+"""
+
+from penstock.base.errors import ErrorCode, Refused
+from penstock.base.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
+from penstock.partition.partition import Partition
+from penstock.server.api import ApiKey, RequestHeader, handler
+from penstock.server.context import Context
+from penstock.server.disk_read import with_disk
+from penstock.storage.log import TimestampOffset
+from penstock.wire.batch import CorruptBatch
+from penstock.wire.codec import Struct
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+NOTHING = TimestampOffset(NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
+
+
+@handler(ApiKey.LIST_OFFSETS, versions=range(1, 12))
+async def list_offsets(context: Context, header: RequestHeader, request: Struct) -> Struct:
+    seen: set[tuple[str, int]] = set()
+    repeated = set()
+    for topic in request.topics:
+        for item in topic.partitions:
+            key = (topic.name, item.partition_index)
+            if key in seen:
+                repeated.add(key)
+            seen.add(key)
+    return Struct(
+        topics=[
+            Struct(
+                name=topic.name,
+                partitions=[
+                    await _list_partition(context, topic.name, item, (topic.name, item.partition_index) in repeated)
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _list_partition(context: Context, topic: str, item: Struct, is_repeated: bool) -> Struct:
+    try:
+        if is_repeated:
+            raise Refused(ErrorCode.invalid_request, "the partition is asked for twice")
+        partition = context.partitions.get(topic, item.partition_index)
+        partition.check_epoch(item.current_leader_epoch)
+        found = await with_disk(context.fs, lambda: _look_up(partition, item.timestamp))
+        code = ErrorCode.none
+    except Refused as refused:
+        found, code = NOTHING, refused.code
+    except CorruptBatch:
+        found, code = NOTHING, ErrorCode.corrupt_message
+    except OSError:
+        found, code = NOTHING, ErrorCode.kafka_storage_error
+    return Struct(
+        partition_index=item.partition_index,
+        error_code=code,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+    )
+
+
+def _look_up(partition: Partition, timestamp: int) -> TimestampOffset:
+    if timestamp == LATEST:
+        # Without transactions the last stable offset of read_committed is the high watermark.
+        return TimestampOffset(NO_TIMESTAMP, partition.high_watermark, partition.leader_epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return TimestampOffset(NO_TIMESTAMP, partition.log_start, partition.epoch_at(partition.log_start))
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NOTHING
+    if timestamp == MAX_TIMESTAMP:
+        return partition.max_timestamp() or NOTHING
+    if timestamp < 0:
+        raise Refused(ErrorCode.unsupported_version, f"timestamp {timestamp} has no meaning")
+    return partition.offset_for_timestamp(timestamp) or NOTHING

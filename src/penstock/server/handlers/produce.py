@@ -1,0 +1,123 @@
+"""Produce: append one batch to each partition, answer when the promise of `acks` holds.
+
+acks=-1 waits for the commit (fsync, unless the topic has penstock.durability=os), acks=1 for the write, acks=0 gets no
+answer: an error closes the connection instead, as the client has no other way to learn of it. Versions below 3 carry
+old message formats; they are advertised, because released librdkafka versions compress only if they see v0
+(KAFKA-18659), and refused. v12 would add partitions to a transaction by itself; v13 names topics by id.
+"""
+
+from uuid import UUID
+
+from penstock.base.errors import ErrorCode, Refused
+from penstock.base.timers import Timer
+from penstock.base.types import NO_OFFSET, NO_TIMESTAMP
+from penstock.server.api import ApiKey, RequestHeader, raw_handler
+from penstock.server.connection import Reply
+from penstock.server.context import Context
+from penstock.wire.produce import (
+    PartitionResult,
+    ProducedPartition,
+    ProduceRequest,
+    pack_produce_response,
+    read_produce_request,
+)
+
+ACKS_ALL = -1
+ACKS_NONE = 0
+ACKS_VALID = (-1, 0, 1)
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+
+
+@raw_handler(ApiKey.PRODUCE, versions=range(3, 14), advertised_min=0)
+def produce(context: Context, header: RequestHeader, frame: memoryview, position: int, reply: Reply) -> None:
+    request = read_produce_request(frame, position, header.version)
+    _Produce(context, header.version, request, reply).run()
+
+
+class _Produce:
+    """One request on its way: results by partition, and how many of them still wait for their commit."""
+
+    __slots__ = ("_context", "_reply", "_request", "_results", "_timer", "_version", "_waiting_count")
+
+    def __init__(self, context: Context, version: int, request: ProduceRequest, reply: Reply) -> None:
+        self._context = context
+        self._version = version
+        self._request = request
+        self._reply = reply
+        self._results: list[PartitionResult] = []
+        self._waiting_count = 0
+        self._timer: Timer | None = None
+
+    def run(self) -> None:
+        acks = self._request.acks
+        for number, item in enumerate(self._request.partitions):
+            self._results.append(self._append(number, item, acks))
+        if self._waiting_count == 0:
+            self._finish()
+        else:
+            delay_s = max(0, self._request.timeout_ms) / 1000
+            self._timer = self._context.timers.call_later(delay_s, self._on_timeout)
+
+    def _append(self, number: int, item: ProducedPartition, acks: int) -> PartitionResult:
+        try:
+            if acks not in ACKS_VALID:
+                raise Refused(ErrorCode.invalid_required_acks, f"acks={acks}, -1, 0 and 1 are allowed")
+            if self._request.transactional_id is not None:
+                raise Refused(ErrorCode.transactional_id_authorization_failed, "transactions are not served yet")
+            topic = item.topic
+            name = self._context.partitions.topic_name(topic) if isinstance(topic, UUID) else topic
+            if name in INTERNAL_TOPICS:
+                raise Refused(ErrorCode.invalid_topic_exception, f"{name} is written by the broker alone")
+            partition = self._context.partitions.get(name, item.partition)
+            if item.records is None:
+                raise Refused(ErrorCode.invalid_record, "one batch is needed")
+            appended = partition.append(item.records, produce_version=self._version)
+        except Refused as refused:
+            return _refused_result(item.partition, refused.code, refused.message)
+        if acks == ACKS_ALL and not partition.when_committed(
+            appended.next_offset, lambda code: self._on_committed(number, code)
+        ):
+            self._waiting_count += 1
+        return PartitionResult(
+            item.partition, 0, appended.base_offset, appended.log_append_time, partition.log_start, None
+        )
+
+    def _on_committed(self, number: int, code: ErrorCode) -> None:
+        if self._waiting_count == 0:
+            return  # Timed out before.
+        if code is not ErrorCode.none:
+            # Written but not promised: the client must not take the offset for granted.
+            self._results[number] = _refused_result(self._results[number].partition, code, "not committed")
+        self._waiting_count -= 1
+        if self._waiting_count == 0:
+            self._finish()
+
+    def _on_timeout(self) -> None:
+        self._waiting_count = 0
+        for number, result in enumerate(self._results):
+            if result.error == 0:
+                self._results[number] = _refused_result(result.partition, ErrorCode.request_timed_out, "disk is slow")
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._reply.is_wanted:
+            return
+        if self._request.acks == ACKS_NONE:
+            for result in self._results:
+                if result.error:
+                    self._reply.fail(f"acks=0 and {ErrorCode(result.error).name}")
+                    return
+            self._reply.skip()
+            return
+        topics: list[tuple[str | UUID, list[PartitionResult]]] = []
+        for item, result in zip(self._request.partitions, self._results, strict=True):
+            if not topics or topics[-1][0] != item.topic:
+                topics.append((item.topic, []))
+            topics[-1][1].append(result)
+        self._reply.send([pack_produce_response(self._version, topics)])
+
+
+def _refused_result(partition: int, code: ErrorCode, message: str) -> PartitionResult:
+    return PartitionResult(partition, code, NO_OFFSET, NO_TIMESTAMP, NO_OFFSET, message or None)

@@ -1,0 +1,109 @@
+"""All connections of one listening port: limits, and what they share."""
+
+import asyncio
+from collections import Counter
+
+from penstock.base.config import BrokerConfig
+from penstock.base.logging import get_logger
+from penstock.server.connection import Connection
+from penstock.server.dispatch import Dispatcher
+from penstock.server.network import Listener, Network
+from penstock.wire.framing import RECEIVE_BYTES
+
+log = get_logger(__name__)
+
+SWEEP_INTERVAL_S = 2.0
+FRAME_STALL_S = 10.0  # A peer that began a frame and sends nothing for so long holds memory for nothing.
+
+
+class ConnectionListener:
+    def __init__(self, *, config: BrokerConfig, network: Network, dispatcher: Dispatcher) -> None:
+        # Shared by all connections: each empties it before the event loop reads for the next one.
+        self.receive_buffer = bytearray(RECEIVE_BYTES)
+        self.frame_bytes_max = config.socket_request_max_bytes
+        self.budget_used = 0  # Bytes of the requests that are being worked on.
+        self.dispatch = dispatcher.dispatch
+        self.port = config.port
+        self._config = config
+        self._network = network
+        self._connections: set[Connection] = set()
+        self._per_ip: Counter[str] = Counter()
+        self._waiting: dict[Connection, None] = {}
+        self._listener: Listener | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self.now = asyncio.get_running_loop().time
+
+    async def start(self) -> None:
+        self._listener = await self._network.listen(lambda: Connection(self), self._config.host, self._config.port)
+        self.port = self._listener.port
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep_loop(), name="connection sweeper")
+
+    def stop_accepting(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+    async def stop(self) -> None:
+        """Close the port, then the connections; replies that are ready still leave."""
+        self.stop_accepting()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        for connection in list(self._connections):
+            connection.close_gently()
+        for _ in range(100):
+            if not self._connections:
+                return
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.close("the broker stops")
+
+    def on_connected(self, connection: Connection) -> bool:
+        """Count the connection in; False when there are too many already."""
+        self._connections.add(connection)
+        self._per_ip[connection.ip] += 1
+        return (
+            len(self._connections) <= self._config.max_connections
+            and self._per_ip[connection.ip] <= self._config.max_connections_per_ip
+        )
+
+    def on_disconnected(self, connection: Connection, frame_bytes: int) -> None:
+        self._connections.discard(connection)
+        self._waiting.pop(connection, None)
+        self._per_ip[connection.ip] -= 1
+        if not self._per_ip[connection.ip]:
+            del self._per_ip[connection.ip]
+        self.release(frame_bytes)
+
+    # Memory of requests
+
+    @property
+    def is_over_budget(self) -> bool:
+        return self.budget_used > self._config.queued_max_request_bytes
+
+    def wait_for_budget(self, connection: Connection) -> None:
+        self._waiting[connection] = None
+
+    def release(self, frame_bytes: int) -> None:
+        self.budget_used -= frame_bytes
+        if self._waiting and not self.is_over_budget:
+            waiting, self._waiting = self._waiting, {}
+            for connection in waiting:
+                connection.on_budget_freed()
+
+    # Idle and stalled peers
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Close connections that stalled inside a frame or have been silent for too long."""
+        now = self.now()
+        idle_s = self._config.connections_max_idle_ms / 1000
+        for connection in list(self._connections):
+            silent_s = now - connection.active_at
+            if silent_s > FRAME_STALL_S and connection.is_mid_frame:
+                connection.close("stalled inside a frame")
+            elif silent_s > idle_s and connection.is_idle:
+                connection.close("idle for too long")

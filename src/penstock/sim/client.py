@@ -1,0 +1,221 @@
+"""A Kafka client for workloads: produce, fetch, metadata and topics over the simulated network.
+
+Encodes with kio alone, so that it also checks the broker's own codec. Requests may be pipelined; that the broker
+answers them in order is checked here, because no reply is useful otherwise.
+"""
+
+import asyncio
+import io
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+
+from kio.schema.create_topics.v7 import request as create_topics_request
+from kio.schema.create_topics.v7.response import CreateTopicsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v12 import request as fetch_request
+from kio.schema.fetch.v12.response import FetchResponse
+from kio.schema.metadata.v12 import request as metadata_request
+from kio.schema.metadata.v12.response import MetadataResponse
+from kio.schema.produce.v9 import request as produce_request
+from kio.schema.produce.v9.response import ProduceResponse
+from kio.schema.types import TopicName
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import Records, i16, i32, i32Timedelta, i64
+
+from penstock.base.types import TopicPartition
+from penstock.sim.network import SimNetwork, SimTransport
+from penstock.wire.batch import Record, build_batch, has_valid_crc, read_header, records_of
+
+CLIENT_ID = "sim"
+FRAME_BYTES_MAX = 1 << 24
+RECORD_BYTES_MAX = 1 << 24
+PRODUCE_TIMEOUT = i32Timedelta.parse(timedelta(seconds=30))
+REPLY_TIMEOUT_S = 60.0  # Twice what any request allows the broker: beyond it the broker has forgotten us.
+
+
+READERS: dict[type[Any], Callable[[bytes, int], tuple[Any, int]]] = {
+    reply: entity_reader(reply) for reply in (CreateTopicsResponse, FetchResponse, MetadataResponse, ProduceResponse)
+}
+R = TypeVar("R")
+
+
+class LinkLost(Exception):
+    """The connection ended before the reply: the request may have been served or not."""
+
+
+class NoReply(Exception):
+    """The broker holds the connection and does not answer."""
+
+
+class BrokenReply(AssertionError):
+    """The broker answered out of order, or with bytes that are no reply."""
+
+
+class ProduceReply(NamedTuple):
+    error: ErrorCode
+    base_offset: int
+
+
+class FetchReply(NamedTuple):
+    error: ErrorCode
+    high_watermark: int
+    records: list[tuple[int, bytes]]  # Offset and value, from the offset asked for on.
+
+
+class _Waiting(NamedTuple):
+    correlation_id: int
+    read: Callable[[bytes, int], tuple[Any, int]]
+    reply: asyncio.Future[Any]
+
+
+class SimClient(asyncio.Protocol):
+    """One connection. Made by `connect`."""
+
+    def __init__(self) -> None:
+        self.number = 0  # Set by the owner, to tell its connections apart.
+        self.lost = False
+        self._received = bytearray()
+        self._waiting: deque[_Waiting] = deque()
+        self._sent = 0
+        self._transport: SimTransport
+
+    @classmethod
+    async def connect(cls, network: SimNetwork, port: int) -> "SimClient":
+        """A connected client; ConnectionRefusedError when no broker listens."""
+        _, client = await network.connect(cls, port)
+        return client
+
+    def close(self) -> None:
+        self._transport.close()
+
+    async def create_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int = 1
+    ) -> ErrorCode:
+        topic = create_topics_request.CreatableTopic(
+            name=TopicName(name),
+            num_partitions=i32(partitions),
+            replication_factor=i16(replication_factor),
+            assignments=(),
+            configs=tuple(
+                create_topics_request.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()
+            ),
+        )
+        reply = await self._ask(create_topics_request.CreateTopicsRequest(topics=(topic,)), CreateTopicsResponse)
+        return reply.topics[0].error_code
+
+    async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
+        names = None if topics is None else tuple(map(_metadata_topic, topics))
+        request = metadata_request.MetadataRequest(
+            topics=names, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+        )
+        return await self._ask(request, MetadataResponse)
+
+    async def produce(self, partition: TopicPartition, batch: bytes | bytearray) -> ProduceReply:
+        """The reply to one batch with acks=-1."""
+        data = produce_request.PartitionProduceData(index=i32(partition.partition), records=Records(bytes(batch)))
+        topic = produce_request.TopicProduceData(name=TopicName(partition.topic), partition_data=(data,))
+        request = produce_request.ProduceRequest(acks=i16(-1), timeout=PRODUCE_TIMEOUT, topic_data=(topic,))
+        reply = await self._ask(request, ProduceResponse)
+        answer = reply.responses[0].partition_responses[0]
+        return ProduceReply(answer.error_code, answer.base_offset)
+
+    async def fetch(
+        self, partition: TopicPartition, offset: int, *, wait_ms: int = 0, bytes_max: int = 1 << 20
+    ) -> FetchReply:
+        """Records from `offset` on; an empty reply when none came within `wait_ms`."""
+        wanted = fetch_request.FetchPartition(
+            partition=i32(partition.partition), fetch_offset=i64(offset), partition_max_bytes=i32(bytes_max)
+        )
+        request = fetch_request.FetchRequest(
+            max_wait=i32Timedelta.parse(timedelta(milliseconds=wait_ms)),
+            min_bytes=i32(1),
+            topics=(fetch_request.FetchTopic(topic=TopicName(partition.topic), partitions=(wanted,)),),
+            forgotten_topics_data=(),
+        )
+        reply = await self._ask(request, FetchResponse)
+        answer = reply.responses[0].partitions[0]
+        return FetchReply(answer.error_code, answer.high_watermark, _records(answer.records or b"", offset))
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, SimTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while len(self._received) >= 4:
+            (size,) = struct.unpack_from(">i", self._received)
+            if not 0 < size <= FRAME_BYTES_MAX:
+                raise BrokenReply(f"a reply of {size} bytes")
+            if len(self._received) < 4 + size:
+                return
+            frame = bytes(self._received[4 : 4 + size])
+            del self._received[: 4 + size]
+            self._on_frame(frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        while self._waiting:
+            reply = self._waiting.popleft().reply
+            if not reply.done():
+                reply.set_exception(LinkLost())
+
+    async def _ask(self, request: Any, reply_type: type[R]) -> R:
+        if self.lost or self._transport.is_closing():
+            raise LinkLost
+        self._sent += 1
+        body = io.BytesIO()
+        entity_writer(type(request))(body, request)
+        header = struct.pack(">hhih", request.__api_key__, request.__version__, self._sent, len(CLIENT_ID))
+        frame = header + CLIENT_ID.encode() + b"\0" + body.getvalue()
+        reply: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(self._sent, READERS[reply_type], reply))
+        self._transport.write(struct.pack(">i", len(frame)) + frame)
+        try:
+            return await asyncio.wait_for(reply, REPLY_TIMEOUT_S)
+        except TimeoutError:
+            raise NoReply(f"{type(request).__name__} has waited {REPLY_TIMEOUT_S} s") from None
+
+    def _on_frame(self, frame: bytes) -> None:
+        (correlation_id,) = struct.unpack_from(">i", frame)
+        if not self._waiting or self._waiting[0].correlation_id != correlation_id:
+            raise BrokenReply(f"reply {correlation_id} came while waiting for {[w[0] for w in self._waiting]}")
+        waiting = self._waiting.popleft()
+        # A flexible response header is the correlation id and an empty set of tagged fields.
+        reply, size = waiting.read(frame, 5)
+        if frame[4] != 0 or 5 + size != len(frame):
+            raise BrokenReply(f"reply {correlation_id} has {len(frame)} bytes, {5 + size} of them make sense")
+        if not waiting.reply.done():
+            waiting.reply.set_result(reply)
+
+
+def batch_of(values: Sequence[bytes], timestamp_ms: int) -> bytearray:
+    """A batch as a producer without idempotence sends it."""
+    records = [Record(number, timestamp_ms, None, value) for number, value in enumerate(values)]
+    return build_batch(records, base_offset=0, leader_epoch=-1)
+
+
+def _metadata_topic(name: str) -> metadata_request.MetadataRequestTopic:
+    return metadata_request.MetadataRequestTopic(topic_id=None, name=TopicName(name))
+
+
+def _records(data: bytes, offset: int) -> list[tuple[int, bytes]]:
+    """What a consumer makes of fetched bytes: checked batches, a last one that is cut short left out."""
+    found: list[tuple[int, bytes]] = []
+    position = 0
+    while len(data) - position >= 12:
+        (length,) = struct.unpack_from(">i", data, position + 8)
+        if position + 12 + length > len(data):
+            break
+        header = read_header(data, position)
+        if not has_valid_crc(data, position, header):
+            raise BrokenReply(f"fetched batch at offset {header.base_offset} has a wrong checksum")
+        for record in records_of(data, position, decompressed_bytes_max=RECORD_BYTES_MAX):
+            if record.offset >= offset:
+                found.append((record.offset, record.value or b""))
+        position += header.size
+    return found

@@ -1,0 +1,88 @@
+"""A machine with one broker on it: what survives a crash (disk, metadata store) and what does not (the broker)."""
+
+import asyncio
+from random import Random
+
+from penstock.base.config import BrokerConfig
+from penstock.cluster.store.memory import MemoryStore
+from penstock.server.broker import Broker
+from penstock.sim.clock import SimClock, SimLoop
+from penstock.sim.disk import SimDisk
+from penstock.sim.file_system import SimFileSystem
+from penstock.sim.network import SimNetwork
+from penstock.sim.process import Killed, Process
+from penstock.sim.trace import Trace
+
+
+class Machine:
+    def __init__(self, *, loop: SimLoop, seed: int, trace: Trace, network: SimNetwork, config: BrokerConfig) -> None:
+        self.clock = SimClock(loop)
+        self.disk = SimDisk(random=Random(f"disk-{seed}"), clock=self.clock, trace=trace)
+        self.disk.on_power_cut = self.cut_power
+        self.store = MemoryStore()
+        self.lives = 0
+        self._loop = loop
+        self._seed = seed
+        self._trace = trace
+        self._network = network
+        self._config = config
+        self._process: Process | None = None
+        self._broker: Broker | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.alive
+
+    async def start(self) -> None:
+        """Start a broker on what the last one left. Killed when the power goes meanwhile."""
+        assert not self.is_up
+        self.lives += 1
+        self._trace.add("start", self.lives)
+        process = self._process = Process(self._loop, f"broker-{self.lives}")
+        broker = self._broker = process.context.run(self._make_broker)
+        await process.call(broker.start())
+        self._trace.add("started", self.lives)
+
+    async def stop(self) -> None:
+        """Stop the broker as an operator would. Killed when the power goes meanwhile."""
+        assert self._process is not None and self._broker is not None
+        self._trace.add("stop", self.lives)
+        await self._process.call(self._broker.stop())
+        self._end()
+
+    def kill(self) -> None:
+        """End the process as `kill -9` does: what it wrote is still in the page cache."""
+        self._trace.add("kill", self.lives)
+        self._end()
+
+    def cut_power(self) -> None:
+        self._trace.add("cut power", self.lives)
+        self._end()
+        self.disk.crash()
+
+    async def wait_down(self, timeout_s: float) -> bool:
+        """Whether the broker died by itself within the time."""
+        assert self._process is not None
+        try:
+            await asyncio.wait_for(self._process.wait_dead(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def _end(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self.store.expire_leases()
+
+    def _make_broker(self) -> Broker:
+        return Broker(
+            config=self._config,
+            fs=SimFileSystem(self.disk),
+            clock=self.clock,
+            network=self._network,
+            store=self.store,
+            random=Random(f"broker-{self._seed}-{self.lives}"),
+        )
+
+
+__all__ = ["Killed", "Machine"]

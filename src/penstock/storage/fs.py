@@ -1,0 +1,178 @@
+"""The file system port: what the log needs of a disk, and the real disk behind it.
+
+Reads and writes meet the page cache and run on the event loop; what waits for the disk (`sync`, reads that miss the
+cache, directory walks) goes through `run`. Simulation replaces both classes with a disk that loses what was not synced.
+"""
+
+import asyncio
+import errno
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Protocol, TypeVar
+
+Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
+
+
+class File(Protocol):
+    """An open file. Every method may raise OSError."""
+
+    path: str
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Append all the buffers. On OSError any prefix of them may have been written."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes at `position`; fewer only at the end of the file. May wait for the disk."""
+
+    def read_cached(self, position: int, size: int) -> Buffer | None:
+        """Like `read`, but None instead of waiting for the disk."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def sync(self) -> None:
+        """Return when everything written is on disk (fdatasync). Waits: call it through `FileSystem.run`."""
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and appending. `create` makes the file when it is missing; otherwise FileNotFoundError."""
+
+    def read_all(self, path: str) -> bytes: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def mkdir(self, path: str) -> None:
+        """Make the directory and its parents; no error when it is there."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic; durable once `sync_dir` of the parent has returned."""
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        """(total, usable) bytes of the volume that holds `path`."""
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run blocking work away from the event loop. The function must not touch broker state."""
+
+
+class PosixFile:
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._fd = descriptor
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        total = sum(len(buffer) for buffer in buffers)
+        written = os.writev(self._fd, buffers)
+        while written < total:
+            # A short write: the rest, byte exact. Usually this raises the ENOSPC that cut the first write short.
+            rest = memoryview(b"".join(buffers))[written:]
+            written += os.write(self._fd, rest)
+
+    def read(self, position: int, size: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        while len(data) < size:
+            more = os.pread(self._fd, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def read_cached(self, position: int, size: int) -> memoryview | None:
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(self._fd, [buffer], position, _RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            count = os.preadv(self._fd, [buffer], position)  # tmpfs does not know the flag, and is memory anyway.
+        if count < size and position + count < self.size():
+            return None  # Only a part was in the cache.
+        return memoryview(buffer)[:count]
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def sync(self) -> None:
+        _fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class PosixFileSystem:
+    def __init__(self, executor: Executor | None = None) -> None:
+        self._executor = executor
+
+    def open(self, path: str, *, create: bool = False) -> PosixFile:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return PosixFile(path, os.open(path, flags, 0o644))
+
+    def read_all(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def mkdir(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_dir(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        stat = os.statvfs(path)
+        return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+    async def run(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+
+_RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_fdatasync = getattr(os, "fdatasync", os.fsync)

@@ -1,0 +1,50 @@
+"""One sync for all who wait: while a log's sync is under way, appends gather for the next one.
+
+A lone producer waits for one sync; a thousand wait for at most two. No timer is needed: the disk sets the pace.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.base.logging import get_logger
+from penstock.storage.fs import FileSystem
+from penstock.storage.log import Log
+
+log = get_logger(__name__)
+
+
+class GroupCommit:
+    def __init__(self, *, fs: FileSystem, on_failure: Callable[[Log, OSError], None]) -> None:
+        self._fs = fs
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def request(self, partition_log: Log) -> None:
+        """See to it that everything appended up to now gets synced, and `on_synced` called."""
+        if partition_log.flush_in_flight or partition_log.failure is not None:
+            return
+        partition_log.flush_in_flight = True
+        task = asyncio.get_running_loop().create_task(self._run(partition_log))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, partition_log: Log) -> None:
+        while True:
+            flush = partition_log.begin_flush()
+            try:
+                await self._fs.run(flush.run)
+            except OSError as error:
+                partition_log.on_flush_failed()
+                self._on_failure(partition_log, error)
+                return
+            if partition_log.failure is not None:
+                partition_log.on_flush_failed()  # Another sync failed meanwhile: this one's word counts no more.
+                return
+            partition_log.on_flushed(flush)
+            if not partition_log.needs_flush or partition_log.failure is not None:
+                return
+
+    async def finish(self) -> None:
+        """Wait for the syncs under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)

@@ -1,0 +1,324 @@
+"""One partition's log: segments in order, appended at the end, read anywhere, shortened at the start.
+
+    log_start            oldest readable offset
+    synced_end           first offset that no sync has covered; what survives a power cut
+    log_end              next offset to assign
+
+    log_start <= log_end, synced_end <= log_end
+
+Appends and reads run on the event loop and meet the page cache. Syncs run elsewhere: `begin_flush` says what to sync,
+`on_flushed` takes note that it was.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from penstock.base.clock import Clock
+from penstock.base.errors import ErrorCode, Refused
+from penstock.base.logging import get_logger
+from penstock.base.topic_config import TopicConfig
+from penstock.base.types import NO_TIMESTAMP, Offset, TopicPartition
+from penstock.storage.format import DELETED_SUFFIX
+from penstock.storage.fs import Buffer, File, FileSystem
+from penstock.storage.limits import SegmentLimits
+from penstock.storage.scan import first_batch_bytes, whole_batches
+from penstock.storage.segment import Segment
+from penstock.wire.batch import HEADER_BYTES, read_header, records_of
+
+log = get_logger(__name__)
+
+HINTS_MAX = 128  # Readers that follow the log at the same time; more of them cost an index look-up each.
+
+
+class Flush(NamedTuple):
+    """What one sync covers. `run` waits for the disk: call it away from the event loop."""
+
+    end: Offset
+    segments: list[tuple[Segment, int]]  # With the size that the sync covers.
+    files: list[File]
+    side_files: list[File]  # Indexes and checkpoints that nobody writes to any more.
+    directories: list[str]
+    fs: FileSystem
+
+    def run(self) -> None:
+        for file in self.files:
+            file.sync()
+        for file in self.side_files:
+            file.sync()
+            file.close()
+        for directory in self.directories:
+            self.fs.sync_dir(directory)
+
+
+class TimestampOffset(NamedTuple):
+    timestamp: int
+    offset: Offset
+    leader_epoch: int
+
+
+class Log:
+    def __init__(
+        self,
+        *,
+        topic_partition: TopicPartition,
+        directory: str,
+        fs: FileSystem,
+        clock: Clock,
+        config: TopicConfig,
+        limits: SegmentLimits,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.directory = directory
+        self.config = config
+        self.segments: list[Segment] = []
+        self.log_start = Offset(0)
+        self.log_end = Offset(0)
+        self.synced_end = Offset(0)
+        self.failure: str | None = None  # Set once the disk or the log's own bytes cannot be trusted: no more appends.
+        self.on_synced: Callable[[], None] = lambda: None  # The partition's: `synced_end` has moved.
+        self.on_failed: Callable[[], None] = lambda: None  # The partition's: whoever waits for a sync waits in vain.
+        self.flush_in_flight = False
+        self._fs = fs
+        self._clock = clock
+        self._limits = limits
+        self._bases: list[Offset] = []  # Base offsets of `segments`, for bisection.
+        self._hints: dict[int, tuple[Segment, int]] = {}  # Offset → where its batch starts, for readers in sequence.
+        self._unsynced_directories: list[str] = []  # They have entries that no sync has covered.
+        self._side_files: list[File] = []  # Indexes of rolled segments and the like, to sync with the next flush.
+
+    # Segments
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def new_segment(self, base_offset: Offset, size: int = 0, created_ms: int | None = None) -> Segment:
+        """A segment of this log, not yet part of it."""
+        return Segment(
+            fs=self._fs,
+            limits=self._limits,
+            directory=self.directory,
+            base_offset=base_offset,
+            created_ms=self._clock.now_ms() if created_ms is None else created_ms,
+            size=size,
+        )
+
+    def set_segments(self, segments: list[Segment]) -> None:
+        """Take these as the log, in order of base offset."""
+        self.segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._hints.clear()
+
+    def roll(self) -> Segment:
+        """Close the active segment and begin a new one at the log's end."""
+        if self.segments:
+            if self.active.size == 0:
+                return self.active
+            self._side_files += self.active.become_inactive()
+        segment = self.new_segment(self.log_end)
+        segment.start_empty()
+        assert segment.file.size() == 0, f"{segment.path()} is there already"
+        self.segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self.note_new_entry(self.directory)
+        return segment
+
+    def maybe_roll(self, batch_bytes: int, last_offset: int, max_timestamp: int) -> Segment:
+        """The segment that the next batch goes to."""
+        active, config = self.active, self.config
+        if active.has_room(batch_bytes, last_offset, config.segment_bytes, config.segment_index_bytes) and not (
+            active.size and self._is_too_old(active, max_timestamp)
+        ):
+            return active
+        return self.roll()
+
+    def _is_too_old(self, segment: Segment, max_timestamp: int) -> bool:
+        if segment.first_timestamp > NO_TIMESTAMP and max_timestamp > NO_TIMESTAMP:
+            age_ms = max_timestamp - segment.first_timestamp
+        else:
+            age_ms = self._clock.now_ms() - segment.created_ms
+        return age_ms > self.config.segment_ms - self._roll_jitter_ms()
+
+    def _roll_jitter_ms(self) -> int:
+        # Spread over partitions, and the same for one partition at every look.
+        jitter_ms = self.config.segment_jitter_ms
+        return self.topic_partition.partition * 7919 % jitter_ms if jitter_ms else 0
+
+    # Appending
+
+    def append(self, batch: Buffer, last_offset: int, max_timestamp: int) -> None:
+        """Write a batch that starts at `log_end` and has been stamped so. Refused when the disk does not take it."""
+        if self.failure is not None:
+            raise Refused(ErrorCode.kafka_storage_error, self.failure)
+        try:
+            segment = self.maybe_roll(len(batch), last_offset, max_timestamp)
+            segment.append(batch, last_offset, max_timestamp, self.config.index_interval_bytes)
+        except OSError as error:
+            self._on_append_failed(error)
+        self.log_end = Offset(last_offset + 1)
+
+    def _on_append_failed(self, error: OSError) -> None:
+        log.error("append failed", partition=self.topic_partition, error=error)
+        if self.active.file.size() != self.active.size:
+            # The failed bytes could not be cut off: nothing may be written behind them.
+            self.fail(f"a failed write could not be undone: {error}")
+        raise Refused(ErrorCode.kafka_storage_error, str(error)) from error
+
+    def fail(self, reason: str) -> None:
+        """Refuse all appends from now on; reads go on."""
+        if self.failure is None:
+            self.failure = reason
+            log.error("log takes no more records", partition=self.topic_partition, reason=reason)
+            self.on_failed()
+
+    # Syncing
+
+    @property
+    def needs_flush(self) -> bool:
+        return self.synced_end < self.log_end or bool(self._side_files)
+
+    def note_new_entry(self, directory: str) -> None:
+        """A name was made in `directory`: the next flush has to sync it."""
+        if directory not in self._unsynced_directories:
+            self._unsynced_directories.append(directory)
+
+    def put_side_file(self, name: str, content: bytes) -> None:
+        """Replace a small file of the partition's directory; the next flush makes it durable."""
+        temporary = f"{self.directory}/{name}.tmp"
+        if self._fs.exists(temporary):
+            self._fs.remove(temporary)
+        file = self._fs.open(temporary, create=True)
+        file.write((content,))
+        self._fs.rename(temporary, f"{self.directory}/{name}")
+        self._side_files.append(file)
+        self.note_new_entry(self.directory)
+
+    def begin_flush(self) -> Flush:
+        """All that has been written up to now, to be synced."""
+        dirty = [(segment, segment.size) for segment in self.segments if segment.is_dirty]
+        side_files, self._side_files = self._side_files, []
+        directories, self._unsynced_directories = self._unsynced_directories, []
+        self.flush_in_flight = True
+        files = [segment.file for segment, _ in dirty]
+        return Flush(self.log_end, dirty, files, side_files, directories, self._fs)
+
+    def on_flushed(self, flush: Flush) -> None:
+        self.flush_in_flight = False
+        self.synced_end = flush.end
+        for segment, size in flush.segments:
+            segment.is_dirty = segment.size > size
+        self.on_synced()
+
+    def on_flush_failed(self) -> None:
+        """Stop for good: after a failed sync the kernel may have dropped the data and call it clean."""
+        self.flush_in_flight = False
+
+    # Reading
+
+    def read(self, start: Offset, bytes_max: int, end: Offset, *, at_least_one: bool) -> Buffer:
+        """Whole batches from the one that contains `start`, below `end`; NotCached when the disk must be waited for.
+
+        `at_least_one` gives the first batch even when it is larger than `bytes_max`.
+        """
+        hint = self._hints.get(start)
+        if hint is not None:
+            segment, position = hint
+        elif start >= end:
+            return b""
+        else:
+            segment, position = self._locate(start)
+        if start >= end or (position >= segment.size and segment is self.active):
+            return b""
+        if position >= segment.size:
+            segment, position = self.segments[self.segments.index(segment) + 1], 0
+        data = segment.read(position, max(HEADER_BYTES, min(bytes_max, segment.size - position)))
+        count, next_offset = whole_batches(data, end) if bytes_max >= HEADER_BYTES else (0, -1)
+        if count == 0:
+            first_bytes = first_batch_bytes(data)
+            if not at_least_one or read_header(data).base_offset >= end:
+                return b""
+            data = segment.read(position, first_bytes)
+            count, next_offset = whole_batches(data, end)
+        if len(self._hints) >= HINTS_MAX:
+            self._hints.clear()
+        self._hints[next_offset] = (segment, position + count)
+        return data if count == len(data) else memoryview(data)[:count]
+
+    def _locate(self, offset: Offset) -> tuple[Segment, int]:
+        number = max(bisect_right(self._bases, offset) - 1, 0)
+        while True:
+            segment = self.segments[number]
+            position = segment.locate(offset)
+            number += 1
+            # Compaction may have removed the end of a segment: the next batch is then in a later one.
+            if position < segment.size or number == len(self.segments):
+                return segment, position
+
+    def offset_for_timestamp(self, timestamp: int, end: Offset, decompressed_bytes_max: int) -> TimestampOffset | None:
+        """The first record below `end` with `timestamp` or a later one."""
+        for segment in self.segments:
+            if segment.max_timestamp < timestamp:
+                continue
+            position = segment.locate_timestamp(timestamp)
+            while position < segment.size:
+                header = read_header(segment.read(position, HEADER_BYTES))
+                if header.base_offset >= end:
+                    return None
+                if header.max_timestamp >= timestamp:
+                    batch = segment.read(position, header.size)
+                    for record in records_of(batch, decompressed_bytes_max=decompressed_bytes_max):
+                        if record.timestamp >= timestamp and self.log_start <= record.offset < end:
+                            return TimestampOffset(
+                                record.timestamp, Offset(record.offset), header.partition_leader_epoch
+                            )
+                position += header.size
+        return None
+
+    def max_timestamp(self, decompressed_bytes_max: int) -> TimestampOffset | None:
+        """The first record that has the largest timestamp of all."""
+        with_records = [segment for segment in self.segments if segment.max_timestamp > NO_TIMESTAMP]
+        if not with_records:
+            return None
+        newest = max(segment.max_timestamp for segment in with_records)
+        return self.offset_for_timestamp(newest, self.log_end, decompressed_bytes_max)
+
+    # Shortening
+
+    def advance_start(self, offset: Offset) -> None:
+        """Make everything below `offset` unreadable; retention removes the segments."""
+        assert offset <= self.log_end, f"start beyond the end: {offset=} {self.log_end=}"
+        self.log_start = max(self.log_start, offset)
+
+    def delete_oldest(self, count: int) -> list[str]:
+        """Take the `count` oldest segments out of the log; gives the renamed files, to be removed later."""
+        if count == len(self.segments):
+            self.roll()
+        leaving = self.segments[:count]
+        self.set_segments(self.segments[count:])
+        self.advance_start(self.segments[0].base_offset)
+        return [path for segment in leaving for path in segment.rename_files(DELETED_SUFFIX)]
+
+    def replace_segments(self, old: list[Segment], new: list[Segment]) -> None:
+        """Put compacted segments in the place of their sources, which must lie side by side."""
+        first = self.segments.index(old[0])
+        assert self.segments[first : first + len(old)] == old
+        self.set_segments(self.segments[:first] + new + self.segments[first + len(old) :])
+
+    def closed_segments(self) -> Iterator[Segment]:
+        return iter(self.segments[:-1])
+
+    # Leaving
+
+    def store_indexes(self) -> None:
+        """Write the index entries that are only in memory, so that the next start need not scan for them."""
+        for file in self.active.store_indexes():
+            file.close()
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.close()

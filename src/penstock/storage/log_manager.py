@@ -1,0 +1,291 @@
+"""All logs of one data directory: opening, checkpoints, retention, deletion, and what happens when the disk fails.
+
+meta.properties                    which node and cluster the data belongs to
+recovery-point-offset-checkpoint   per partition, below what everything has been synced
+log-start-offset-checkpoint        per partition, where the log begins
+.kafka_cleanshutdown               there after a clean stop: nothing needs a recovery scan
+<topic>-<partition>/               one log (format.py)
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.base.clock import Clock
+from penstock.base.config import BrokerConfig
+from penstock.base.errors import ErrorCode
+from penstock.base.logging import get_logger
+from penstock.base.topic_config import TopicConfig
+from penstock.base.types import Offset, TopicPartition
+from penstock.storage.checkpoint import encode_offsets, read_offsets, write_atomically
+from penstock.storage.format import (
+    CLEAN_SHUTDOWN_MARKER,
+    LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    partition_directory,
+)
+from penstock.storage.fs import FileSystem
+from penstock.storage.group_commit import GroupCommit
+from penstock.storage.limits import SegmentLimits
+from penstock.storage.log import Log
+from penstock.storage.partition_metadata import encode_topic_id, read_topic_id
+from penstock.storage.recovery import open_log
+from penstock.storage.retention import JumpGuard, SegmentAge, expired_count
+
+log = get_logger(__name__)
+
+DELETE_MARK = "-delete"  # Directories of deleted partitions, on their way out.
+STRAY_MARK = "-stray"  # Directories whose topic id is not the one that is due; kept for the operator.
+CHECKPOINT_INTERVAL_S = 1.0  # What a start after kill -9 has to scan: about a second's worth of writes.
+YIELD_EVERY_LOGS = 64  # Background passes over 10,000 logs let requests through this often.
+
+
+class LogDirDescription(NamedTuple):
+    path: str
+    error: ErrorCode
+    total_bytes: int
+    usable_bytes: int
+    partitions: Iterable[tuple[TopicPartition, int]]
+
+
+class LogManager:
+    def __init__(self, *, config: BrokerConfig, fs: FileSystem, clock: Clock, files_max: int = 1000) -> None:
+        self.data_dir = config.data_dir
+        self.logs: dict[TopicPartition, Log] = {}
+        self.offline: str | None = None  # Why the directory takes no more writes.
+        self.high_watermark_of: Callable[[TopicPartition], Offset] = lambda tp: self.logs[tp].synced_end
+        self.commit = GroupCommit(fs=fs, on_failure=self._on_sync_failed)
+        self._fs = fs
+        self._clock = clock
+        self._retention_interval_s = config.log_retention_check_interval_ms / 1000
+        self._limits = SegmentLimits(files_max=files_max)
+        self._clean = False
+        self._recovery_points: dict[TopicPartition, Offset] = {}
+        self._log_starts: dict[TopicPartition, Offset] = {}
+        self._topic_ids: dict[TopicPartition, UUID] = {}
+        self._stored_checkpoints: dict[str, bytes] = {}
+        self._jump_guard = JumpGuard()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._removals: set[asyncio.TimerHandle] = set()
+
+    # Start and stop
+
+    def start(self) -> None:
+        """Read the directory's checkpoints and clear away what was being deleted."""
+        fs = self._fs
+        fs.mkdir(self.data_dir)
+        self._recovery_points = read_offsets(fs, self._path(RECOVERY_POINT_CHECKPOINT))
+        self._log_starts = read_offsets(fs, self._path(LOG_START_CHECKPOINT))
+        self._clean = fs.exists(self._path(CLEAN_SHUTDOWN_MARKER))
+        if self._clean:
+            # From now on a crash is a crash. Gone for good before the first write.
+            fs.remove(self._path(CLEAN_SHUTDOWN_MARKER))
+            fs.sync_dir(self.data_dir)
+        for name in fs.listdir(self.data_dir):
+            if name.endswith(DELETE_MARK):
+                fs.remove_tree(self._path(name))
+
+    def start_loops(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._checkpoint_loop(), name="checkpoint"),
+            loop.create_task(self._retention_loop(), name="retention"),
+        ]
+
+    async def stop(self) -> None:
+        """Sync everything, note how far, and mark the stop as clean."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for handle in self._removals:
+            handle.cancel()
+        await self.commit.finish()
+        for partition_log in self.logs.values():
+            if self.offline is None and partition_log.failure is None:
+                self.commit.request(partition_log)
+        await self.commit.finish()
+        damaged = any(partition_log.failure is not None for partition_log in self.logs.values())
+        if self.offline is None:
+            await self.checkpoint()
+            if not damaged:
+                write_atomically(self._fs, self._path(CLEAN_SHUTDOWN_MARKER), b"")
+        for partition_log in self.logs.values():
+            partition_log.close()
+
+    # Logs
+
+    def open(self, topic_partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
+        """The partition's log, recovered if need be, new if there was none."""
+        directory = self._path(partition_directory(topic_partition))
+        is_new = not self._fs.exists(directory)
+        if not is_new:
+            is_new = self._move_stray(topic_partition, topic_id, directory)
+        partition_log = Log(
+            topic_partition=topic_partition,
+            directory=directory,
+            fs=self._fs,
+            clock=self._clock,
+            config=config,
+            limits=self._limits,
+        )
+        recovery = open_log(
+            partition_log,
+            self._fs,
+            recovery_point=self._recovery_points.get(topic_partition, Offset(0)),
+            log_start=self._log_starts.get(topic_partition, Offset(0)),
+            clean=self._clean,
+        )
+        if is_new or read_topic_id(self._fs, directory) is None:
+            partition_log.note_new_entry(self.data_dir)
+            partition_log.put_side_file(PARTITION_METADATA, encode_topic_id(topic_id))
+        if recovery.bytes_scanned and not self._clean:
+            log.info("log recovered", partition=topic_partition, scanned=recovery.bytes_scanned, cut=recovery.bytes_cut)
+        if self.offline is not None:
+            partition_log.fail(self.offline)
+        self.logs[topic_partition] = partition_log
+        self._topic_ids[topic_partition] = topic_id
+        return partition_log
+
+    def _move_stray(self, topic_partition: TopicPartition, topic_id: UUID, directory: str) -> bool:
+        """Set aside a directory that belongs to another topic of the same name; gives whether it did."""
+        found = read_topic_id(self._fs, directory)
+        if found is None or found == topic_id:
+            return False
+        target = self._path(f"{found.hex}-{topic_partition.partition}{STRAY_MARK}")
+        log.error("data of another topic id set aside", partition=topic_partition, found=found, moved_to=target)
+        self._fs.rename(directory, target)
+        self._recovery_points.pop(topic_partition, None)
+        self._log_starts.pop(topic_partition, None)
+        return True
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Take the log out of service at once; its files go in the background."""
+        partition_log = self.logs.pop(topic_partition)
+        partition_log.fail("the topic was deleted")
+        topic_id = self._topic_ids.pop(topic_partition)
+        target = self._path(f"{topic_id.hex}-{topic_partition.partition}{DELETE_MARK}")
+        self._fs.rename(partition_log.directory, target)
+        self._recovery_points.pop(topic_partition, None)
+        self._log_starts.pop(topic_partition, None)
+        task = asyncio.get_running_loop().create_task(self._remove_directory(partition_log, target))
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
+
+    async def _remove_directory(self, partition_log: Log, path: str) -> None:
+        # A sync under way holds descriptors: closed before it ends, their numbers could go to another file.
+        await self.commit.finish()
+        partition_log.close()
+        try:
+            await self._fs.run(lambda: self._fs.remove_tree(path))
+        except OSError as error:
+            log.error("deleted partition could not be removed; the next start tries again", path=path, error=error)
+
+    def describe(self) -> LogDirDescription:
+        error = ErrorCode.none if self.offline is None else ErrorCode.kafka_storage_error
+        total, usable = self._fs.free_bytes(self.data_dir)
+        partitions = [(tp, partition_log.size) for tp, partition_log in self.logs.items()]
+        return LogDirDescription(self.data_dir, error, total, usable, partitions)
+
+    def _path(self, name: str) -> str:
+        return f"{self.data_dir}/{name}"
+
+    # Failure
+
+    def _on_sync_failed(self, partition_log: Log, error: OSError) -> None:
+        self.take_offline(f"sync of {partition_log.topic_partition} failed: {error}")
+
+    def take_offline(self, reason: str) -> None:
+        """No append and no ack from now on: what the disk holds cannot be known (fsyncgate). Reads go on."""
+        if self.offline is None:
+            self.offline = reason
+            log.error("data directory is offline for writes until the broker restarts", path=self.data_dir, why=reason)
+            for partition_log in self.logs.values():
+                partition_log.fail(reason)
+
+    # Checkpoints
+
+    async def _checkpoint_loop(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_INTERVAL_S)
+            if self.offline is None:
+                try:
+                    await self.checkpoint()
+                except OSError as error:
+                    # A full disk: the old checkpoint stands, and recovery would only scan more.
+                    log.warning("checkpoint could not be written", error=error)
+
+    async def checkpoint(self) -> None:
+        """Note how far each log is synced and where it begins, if that has changed."""
+        for topic_partition, partition_log in list(self.logs.items()):
+            if self._recovery_points.get(topic_partition) != partition_log.synced_end:
+                partition_log.store_indexes()
+                if partition_log.failure is None:
+                    self._recovery_points[topic_partition] = partition_log.synced_end
+            self._log_starts[topic_partition] = partition_log.log_start
+        starts = {tp: start for tp, start in self._log_starts.items() if start}
+        await self._store(RECOVERY_POINT_CHECKPOINT, encode_offsets(self._recovery_points))
+        await self._store(LOG_START_CHECKPOINT, encode_offsets(starts))
+
+    async def _store(self, name: str, content: bytes) -> None:
+        if self._stored_checkpoints.get(name) != content:
+            await self._fs.run(lambda: write_atomically(self._fs, self._path(name), content))
+            self._stored_checkpoints[name] = content
+
+    # Retention
+
+    async def _retention_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self._retention_interval_s)
+            await self.apply_retention()
+
+    async def apply_retention(self) -> None:
+        """Delete what is too old or too much."""
+        now_ms = self._clock.now_ms()
+        if self._jump_guard.has_jumped(now_ms, self._clock.monotonic()):
+            log.warning("wall clock jumped: retention skips this pass", now_ms=now_ms)
+            return
+        for count, (topic_partition, partition_log) in enumerate(list(self.logs.items()), start=1):
+            if topic_partition in self.logs and partition_log.failure is None:
+                try:
+                    self._apply_retention(partition_log, now_ms)
+                except OSError as error:
+                    log.error("retention failed; the next pass tries again", partition=topic_partition, error=error)
+            if count % YIELD_EVERY_LOGS == 0:
+                await asyncio.sleep(0)
+
+    def _apply_retention(self, partition_log: Log, now_ms: int) -> None:
+        high_watermark = self.high_watermark_of(partition_log.topic_partition)
+        segments = partition_log.segments
+        ends = [segment.base_offset for segment in segments[1:]] + [partition_log.log_end]
+        ages = [
+            SegmentAge(segment.base_offset, end, segment.size, segment.max_timestamp, segment.created_ms)
+            for segment, end in zip(segments, ends, strict=True)
+        ]
+        count = expired_count(
+            ages,
+            partition_log.config,
+            now_ms=now_ms,
+            log_start=partition_log.log_start,
+            high_watermark=high_watermark,
+        )
+        # A segment that is being synced keeps its descriptor until the sync is done; the next pass takes it.
+        if count and not partition_log.flush_in_flight:
+            paths = partition_log.delete_oldest(count)
+            log.info("segments deleted", partition=partition_log.topic_partition, segments=count,
+                     log_start=partition_log.log_start)  # fmt: skip
+            self.remove_later(paths, partition_log.config.file_delete_delay_ms)
+
+    def remove_later(self, paths: list[str], delay_ms: int) -> None:
+        """Remove renamed files once no reader can be in them."""
+
+        def remove() -> None:
+            self._removals.discard(handle)
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):  # Its topic was deleted meanwhile.
+                    self._fs.remove(path)
+
+        handle = asyncio.get_running_loop().call_later(delay_ms / 1000, remove)
+        self._removals.add(handle)

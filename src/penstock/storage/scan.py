@@ -1,0 +1,100 @@
+"""Walking over batches: in bytes at hand (the fetch path) and through a whole file (recovery, compaction, verify)."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from penstock.wire.batch import (
+    BATCH_LENGTH_MIN,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    PREFIX,
+    PREFIX_BYTES,
+    BatchHeader,
+    has_valid_crc,
+)
+
+Buffer = bytes | bytearray | memoryview
+Read = Callable[[int, int], Buffer]
+
+SCAN_CHUNK_BYTES = 4 << 20  # Read ahead this far: large enough that batches of the default 1 MiB are whole in it.
+
+
+class BadBatch(Exception):
+    """There is no whole, sound batch at `position`. `skip_to` is the next batch when only the checksum is wrong."""
+
+    def __init__(self, position: int, reason: str, skip_to: int | None = None) -> None:
+        super().__init__(f"at byte {position}: {reason}")
+        self.position = position
+        self.reason = reason
+        self.skip_to = skip_to
+
+
+class FoundBatch(NamedTuple):
+    position: int
+    header: BatchHeader
+    view: memoryview  # The whole batch.
+
+
+def whole_batches(view: Buffer, offset_end: int) -> tuple[int, int]:
+    """(bytes, next_offset) of the whole batches in `view` that lie below `offset_end`; (0, -1) when there is none."""
+    position, next_offset = 0, -1
+    available = len(view) - HEADER_BYTES
+    unpack = HEADER.unpack_from
+    while position <= available:
+        fields = unpack(view, position)
+        base_offset = fields[0]
+        end = position + PREFIX_BYTES + fields[1]
+        if base_offset >= offset_end or end > len(view):
+            break
+        position = end
+        next_offset = base_offset + fields[6] + 1
+    return position, next_offset
+
+
+def first_batch_bytes(view: Buffer) -> int:
+    """Size of the batch that `view` starts with, 0 when not even its length is there."""
+    if len(view) < PREFIX_BYTES:
+        return 0
+    size: int = PREFIX.unpack_from(view, 0)[1] + PREFIX_BYTES
+    return size
+
+
+def header_problem(header: BatchHeader, offset_min: int) -> str | None:
+    """Why this cannot be the header of a batch that starts at `offset_min` or later; None when it can."""
+    if header.magic != MAGIC:
+        return f"magic is {header.magic}, not {MAGIC}"
+    if header.batch_length < BATCH_LENGTH_MIN:
+        return f"length is {header.batch_length}"
+    if header.base_offset < offset_min:
+        return f"base offset {header.base_offset} where {offset_min} or more was due"
+    if header.last_offset_delta < 0:
+        return f"last offset delta is {header.last_offset_delta}"
+    return None
+
+
+def scan_batches(read: Read, start: int, end: int, offset_min: int) -> Iterator[FoundBatch]:
+    """Every batch of the file bytes [start, end), checked; BadBatch at the first that is cut short or unsound."""
+    position = start
+    chunk: Buffer = b""
+    chunk_start = start
+    while position < end:
+        if position + HEADER_BYTES > end:
+            raise BadBatch(position, "header is cut short")
+        if position + HEADER_BYTES > chunk_start + len(chunk):
+            chunk, chunk_start = read(position, min(SCAN_CHUNK_BYTES, end - position)), position
+        header = BatchHeader._make(HEADER.unpack_from(chunk, position - chunk_start))
+        problem = header_problem(header, offset_min)
+        if problem is not None:
+            raise BadBatch(position, problem)
+        stop = position + header.size
+        if stop > end:
+            raise BadBatch(position, f"batch of {header.size} bytes is cut short")
+        if stop > chunk_start + len(chunk):
+            chunk, chunk_start = read(position, max(header.size, min(SCAN_CHUNK_BYTES, end - position))), position
+        if not has_valid_crc(chunk, position - chunk_start, header):
+            raise BadBatch(position, "checksum does not match", skip_to=stop)
+        view = memoryview(chunk)[position - chunk_start : stop - chunk_start]
+        yield FoundBatch(position, header, view)
+        offset_min = header.next_offset
+        position = stop

@@ -1,0 +1,84 @@
+"""Frames: a four-byte size, then that many bytes. Where received bytes go, without copying the large ones.
+
+Small frames are cut out of one receive buffer that all connections share, for it is empty again when the event loop
+turns to the next one. A frame that does not fit is received straight into a buffer of its own, which grows with what
+has come: a peer that announces 50 MiB and sends one byte costs 64 KiB.
+"""
+
+import struct
+
+from penstock.base.errors import BadPeer
+
+RECEIVE_BYTES = 256 * 1024  # One read of a busy socket; a quarter of the usual produce request.
+FRAME_START_BYTES = 64 * 1024
+FRAME_GROWTH = 8  # A frame's buffer is at most this many times what its sender has paid for.
+SIZE_BYTES = 4
+
+_SIZE = struct.Struct(">i")
+
+
+class FrameReader:
+    """Sans-I/O: `get_buffer` says where to receive, `received` gives the frames that are whole."""
+
+    __slots__ = ("_buffer", "_filled", "_frame_bytes", "_frame_bytes_max", "_rest", "_shared")
+
+    def __init__(self, shared: bytearray, frame_bytes_max: int) -> None:
+        self._shared = memoryview(shared)
+        self._frame_bytes_max = frame_bytes_max
+        self._rest = b""  # The first bytes of a size, fewer than four.
+        self._buffer: bytearray | None = None  # Of the frame that is being received on its own.
+        self._frame_bytes = 0
+        self._filled = 0
+
+    @property
+    def is_mid_frame(self) -> bool:
+        return self._buffer is not None or bool(self._rest)
+
+    def get_buffer(self) -> memoryview:
+        if self._buffer is None:
+            return self._shared
+        if self._filled == len(self._buffer):
+            self._grow(self._buffer)
+        return memoryview(self._buffer)[self._filled :]
+
+    def _grow(self, buffer: bytearray) -> None:
+        size = min(self._frame_bytes, self._filled * FRAME_GROWTH)
+        buffer.extend(bytes(size - len(buffer)))
+
+    def received(self, count: int) -> list[memoryview]:
+        """Whole frames, in order and writable; BadPeer when a size is out of bounds."""
+        if self._buffer is not None:
+            self._filled += count
+            if self._filled < self._frame_bytes:
+                return []
+            frame = memoryview(self._buffer)
+            self._buffer = None
+            return [frame]
+        return self._cut(self._shared[:count])
+
+    def _cut(self, data: memoryview) -> list[memoryview]:
+        if self._rest:
+            data = memoryview(self._rest + data)
+            self._rest = b""
+        frames: list[memoryview] = []
+        position, end = 0, len(data)
+        while end - position >= SIZE_BYTES:
+            (size,) = _SIZE.unpack_from(data, position)
+            if not 0 <= size <= self._frame_bytes_max:
+                raise BadPeer(f"frame of {size} bytes, {self._frame_bytes_max} are allowed")
+            position += SIZE_BYTES
+            if end - position < size:
+                self._begin(size, data[position:])
+                return frames
+            # A copy: the shared buffer is about to be used by others, and batches are stamped in place.
+            frames.append(memoryview(bytearray(data[position : position + size])))
+            position += size
+        self._rest = bytes(data[position:])
+        return frames
+
+    def _begin(self, size: int, data: memoryview) -> None:
+        reserve = max(FRAME_START_BYTES, len(data) * FRAME_GROWTH)
+        self._buffer = bytearray(min(size, reserve))
+        self._buffer[: len(data)] = data
+        self._frame_bytes = size
+        self._filled = len(data)

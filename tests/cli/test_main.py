@@ -1,0 +1,105 @@
+"""Help, mistakes and brokers that are not there."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from .conftest import free_port, run_penstock
+
+HELP_S_MAX = 0.3
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["serve", "produce", "consume", "topics create", "topics list", "topics describe", "topics alter", "topics delete",
+     "log dump", "log verify"],
+)  # fmt: skip
+def test_every_command_has_help_with_examples(command: str) -> None:
+    shown = run_penstock(*command.split(), "--help")
+    assert shown.code == 0
+    assert f"  penstock {command}" in shown.out.partition("Examples:")[2]
+
+
+def test_help_comes_at_once() -> None:
+    seconds = []
+    for _ in range(3):  # The fastest of three: the machine may be busy.
+        started_at = time.monotonic()
+        assert "A first message:" in run_penstock().out
+        seconds.append(time.monotonic() - started_at)
+    assert min(seconds) < HELP_S_MAX
+
+
+def test_help_imports_neither_rich_nor_a_client() -> None:
+    loaded = _modules_after("--help")
+    assert "typer" in loaded
+    assert not loaded & {"rich", "confluent_kafka", "uvloop", "kio", "penstock.server", "penstock.wire.batch"}
+
+
+def _modules_after(*arguments: str) -> set[str]:
+    code = "import sys; from penstock.cli.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    return set(done.stderr.split())
+
+
+def test_version() -> None:
+    assert run_penstock("--version").out.startswith("penstock 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["topic", "list"], "No such command 'topic'. Did you mean 'topics'"),
+        (["topics", "create"], "Missing argument 'TOPIC'"),
+        (["serve", "--lissten", "x"], "No such option: --lissten (Possible options: --listen)"),
+        (["consume", "t", "--from", "noon"], "'noon' is no place to start"),
+        (["consume", "t", "--format", "xml"], "'xml' is no format"),
+        (["produce", "t", "--key", "k", "--key-separator", ":"], "exclude each other"),
+        (["topics", "create", "t", "--config", "retention.ms"], "has no value"),
+        (["topics", "alter", "t"], "nothing to alter"),
+        (["log", "verify"], "nothing to check"),
+        (["topics", "list", "-b", "localhost:many"], "is not the address of a broker"),
+    ],
+)
+def test_mistakes_are_named_with_what_to_do(arguments: list[str], message: str) -> None:
+    failed = run_penstock(*arguments)
+    assert failed.code == 2
+    assert message in failed.err
+    assert "\nhint:" in failed.err
+    assert "Traceback" not in failed.err
+    assert failed.out == ""
+
+
+def test_broker_that_is_not_there() -> None:
+    address = f"localhost:{free_port()}"
+    failed = run_penstock("topics", "list", "--bootstrap-server", address)
+    assert failed.code == 1
+    assert failed.err.splitlines()[0] == f"error: Cannot reach a broker at {address}: connection refused."
+    assert f"serve --listen {address}" in failed.err
+
+
+def test_errors_are_json_when_asked_for() -> None:
+    address = f"localhost:{free_port()}"
+    failed = run_penstock("consume", "t", "--json", "-b", address)
+    assert failed.error["code"] == "BROKER_UNREACHABLE"
+    assert address in failed.error["message"]
+    assert "serve" in failed.error["hint"]
+    usage = run_penstock("topics", "create", "--json")
+    assert json.loads(usage.err)["error"]["code"] == "USAGE"
+
+
+def test_completion_offers_commands_and_options() -> None:
+    def complete(line: str) -> list[str]:
+        words = line.split(" ")
+        environment = {
+            "_PENSTOCK_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        }
+        return run_penstock(environment=environment).out.split()
+
+    assert complete("penstock to") == ["topics"]
+    assert "--listen" in complete("penstock serve --")
+    assert complete("penstock produce t --codec z") == ["zstd"]

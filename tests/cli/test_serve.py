@@ -1,0 +1,144 @@
+"""Starting, stopping and refusing to start."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.serve import plain_options
+
+from .conftest import PENSTOCK, TIMEOUT_S, Broker, free_port, run_penstock, start_broker, stop_broker
+
+IDLE_MB_MAX = 80
+START_S_MAX = 0.5
+
+
+def test_welcome_has_three_lines_that_work(broker: Broker) -> None:
+    """Pasted as they are, they create a topic, publish and subscribe."""
+    create, publish, subscribe = (line.strip() for line in broker.welcome.splitlines() if line.startswith("  "))
+    assert f"-b {broker.address}" in create
+    command = " ".join(f"'{word}'" for word in PENSTOCK)
+    for line in (create, publish, subscribe.removesuffix(" --follow") + " --count 1"):
+        before, _, after = line.partition("penstock ")
+        before = before.removesuffix(".venv/bin/")
+        done = subprocess.run(
+            before + f"{command} {after}", shell=True, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == "Hello, world\n"
+
+
+def test_broker_answers_at_once_and_stays_small(tmp_path: Path) -> None:
+    """The time includes starting Python; the best of three, because the machine may be busy."""
+    seconds = []
+    for attempt in range(3):
+        started_at = time.monotonic()
+        broker = start_broker(tmp_path / str(attempt))
+        seconds.append(time.monotonic() - started_at)
+        assert _resident_mb(broker) < IDLE_MB_MAX
+        code, _ = stop_broker(broker)
+        assert code == 0
+        if seconds[-1] < START_S_MAX:
+            return
+    raise AssertionError(f"the broker took {seconds} seconds to start")
+
+
+def _resident_mb(broker: Broker) -> float:
+    if sys.platform != "linux":
+        pytest.skip("reads /proc")
+    status = Path(f"/proc/{broker.process.pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+def test_broker_does_not_import_what_only_clients_need(broker: Broker) -> None:
+    if sys.platform != "linux":
+        pytest.skip("reads /proc")
+    maps = Path(f"/proc/{broker.process.pid}/maps").read_text()
+    assert "confluent_kafka" not in maps
+    code = (
+        "import sys; from penstock.cli import main; from penstock.server import broker; "
+        "broker.run = lambda *a, **k: print(*sys.modules) or 0; main.main(['serve', '--data', '/nonexistent'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"typer", "rich", "confluent_kafka"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    broker = start_broker(tmp_path)
+    broker.process.send_signal(number)
+    _, err = broker.process.communicate(timeout=TIMEOUT_S)
+    assert broker.process.returncode == 0
+    assert "Traceback" not in err
+
+
+def test_port_in_use(broker: Broker, tmp_path: Path) -> None:
+    failed = run_penstock("serve", "--listen", broker.address, "--data", tmp_path)
+    assert failed.code == 1
+    assert f"error: Cannot listen on {broker.address}: the port is in use." in failed.err
+    assert "--listen" in failed.err.partition("hint:")[2]
+    assert "Traceback" not in failed.err
+
+
+def test_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    failed = run_penstock("serve", "--listen", f"localhost:{free_port()}", "--data", tmp_path / "file" / "data")
+    assert failed.code == 1
+    assert f"Cannot use the data directory {tmp_path / 'file' / 'data'}" in failed.err
+    assert "--data DIR" in failed.err
+    assert "Traceback" not in failed.err
+
+
+@pytest.mark.parametrize("address", ["localhost", "9092", "localhost:99999", "::1:9092", "localhost:http"])
+def test_bad_address(address: str) -> None:
+    failed = run_penstock("serve", "--listen", address)
+    assert failed.code == 2
+    assert f"--listen {address} is not an address" in failed.err
+
+
+def test_options_override_the_properties_file(tmp_path: Path) -> None:
+    address = f"localhost:{free_port()}"
+    properties = tmp_path / "server.properties"
+    properties.write_text(
+        f"# A comment\nnode.id=3\nlisteners=PLAINTEXT://{address}\nlog.dirs={tmp_path}/ignored\nnum.partitions=4\n"
+    )
+    process = subprocess.Popen(
+        [*PENSTOCK, "serve", "--config", properties, "--data", tmp_path / "used", "--node-id=7"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert address in process.stdout.readline()
+    created = run_penstock("topics", "create", "t", "-b", address)
+    described = run_penstock("topics", "describe", "t", "-b", address, "--json").json
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=TIMEOUT_S)
+    assert created.code == 0
+    assert [partition["leader"] for partition in described[0]["partitions"]] == [7, 7, 7, 7]
+    assert (tmp_path / "used").is_dir()
+    assert not (tmp_path / "ignored").exists()
+
+
+def test_unknown_setting(tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text("num.partition=4\n")
+    failed = run_penstock("serve", "--config", properties, "--data", tmp_path / "data")
+    assert failed.code == 1
+    assert "num.partition" in failed.err
+    missing = run_penstock("serve", "--config", tmp_path / "missing")
+    assert "Cannot read the configuration file" in missing.err
+
+
+def test_plain_options_leave_the_rest_to_typer() -> None:
+    assert plain_options([]) == {}
+    assert plain_options(["--listen", "h:1", "--data=d", "--node-id", "2"]) == {
+        "listen": "h:1",
+        "data": "d",
+        "node_id": 2,
+    }
+    for odd in (["--help"], ["--listen"], ["--node-id", "x"], ["--lissten", "h:1"], ["extra", "word"]):
+        assert plain_options(odd) is None

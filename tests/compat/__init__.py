@@ -1,0 +1,1 @@
+"""Real Kafka clients and Kafka's own tools against Penstock. See README.md in this folder."""

@@ -1,0 +1,89 @@
+"""The broker under test: a Penstock process of our own, or one that already runs somewhere."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from .ports import HOST, free_port, wait_until_open
+
+START_S_MAX = 30
+STOP_S_MAX = 30
+
+
+class Broker(Protocol):
+    bootstrap: str
+    data: Path | None  # None: not on this machine, or nobody told us where.
+
+    def check_alive(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class ExternalBroker:
+    """PENSTOCK_COMPAT_BOOTSTRAP=host:port; PENSTOCK_COMPAT_DATA is its log directory, if DumpLogSegments may look."""
+
+    def __init__(self, bootstrap: str, data: str | None) -> None:
+        self.bootstrap = bootstrap
+        self.data = Path(data) if data else None
+
+    def check_alive(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        """It is not ours to stop. Its segments are read while it runs."""
+
+
+class PenstockProcess:
+    def __init__(self, directory: Path) -> None:
+        self.data = directory / "data"
+        self._stderr_path = directory / "stderr"
+        self._port = free_port()
+        self.bootstrap = f"{HOST}:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "penstock.cli.main", "serve"]
+        command += ["--listen", self.bootstrap, "--data", str(self.data)]
+        with self._stderr_path.open("wb") as stderr:
+            # uvloop and typer look at nothing here; a fixed width keeps rich from folding what it logs.
+            env = {**os.environ, "COLUMNS": "200"}
+            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env=env)
+        if not wait_until_open(self._port, lambda: self._exit_code() is None, START_S_MAX):
+            self.kill()
+            raise RuntimeError(f"Penstock did not start to listen on {self.bootstrap}:\n{self.stderr()}")
+
+    def check_alive(self) -> None:
+        """A dead broker fails the next test at once, instead of every client's timeout."""
+        if not self._stopped and self._exit_code() is not None:
+            raise RuntimeError(f"Penstock died with exit code {self._exit_code()}:\n{self.stderr()}")
+
+    def stop(self) -> None:
+        """As an operator would: SIGTERM, exit code 0, and nothing on stderr that a developer forgot to handle."""
+        if self._stopped:
+            return
+        self._stopped = True
+        process = self._process
+        assert process is not None
+        process.send_signal(signal.SIGTERM)
+        try:
+            exit_code = process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"Penstock did not stop within {STOP_S_MAX} s of SIGTERM:\n{self.stderr()}") from None
+        assert exit_code == 0, f"Penstock stopped with exit code {exit_code}:\n{self.stderr()}"
+        assert "Traceback" not in self.stderr(), f"Penstock printed a traceback:\n{self.stderr(bytes_max=20_000)}"
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def stderr(self, bytes_max: int = 4_000) -> str:
+        text = self._stderr_path.read_text(errors="replace")
+        return text if len(text) <= bytes_max else f"...{text[-bytes_max:]}"
+
+    def _exit_code(self) -> int | None:
+        return self._process.poll() if self._process is not None else None

@@ -1,0 +1,86 @@
+"""The broker, the exchange of records and Kafka's tools, once per session. Settings: README.md in this folder."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .broker import Broker, ExternalBroker, PenstockProcess
+from .exchange import Exchange
+from .kafka_tools import KafkaTools
+from .missing_parts import MISSING, skip_when_missing
+
+TEST_S_MAX = 900  # The first test of a client fetches and builds it, and runs all its jobs.
+RECORD_COUNT = int(os.environ.get("PENSTOCK_COMPAT_RECORDS", "100000"))  # Per client, over all its codecs.
+
+_HERE = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "stops_the_broker: runs after all other tests of this folder")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ours = [item for item in items if item.path.is_relative_to(_HERE)]
+    for item in ours:
+        item.add_marker(pytest.mark.timeout(TEST_S_MAX))
+    last = [item for item in ours if item.get_closest_marker("stops_the_broker")]
+    items[:] = [item for item in items if item not in last] + last
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if MISSING:
+        terminalreporter.section("COMPAT PARTS MISSING", red=True, bold=True)
+        for part, reason in MISSING.items():
+            terminalreporter.line(f"{part}: {reason}", red=True)
+        terminalreporter.line("Nothing is proved about these.", red=True)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    bootstrap = os.environ.get("PENSTOCK_COMPAT_BOOTSTRAP")
+    if bootstrap:
+        yield ExternalBroker(bootstrap, os.environ.get("PENSTOCK_COMPAT_DATA"))
+        return
+    process = PenstockProcess(tmp_path_factory.mktemp("penstock"))
+    process.start()
+    try:
+        yield process
+        process.stop()
+    finally:
+        process.kill()
+
+
+@pytest.fixture(autouse=True)
+def broker_lives(broker: Broker) -> Iterator[None]:
+    broker.check_alive()
+    yield
+    broker.check_alive()
+
+
+@pytest.fixture(scope="session")
+def topic_prefix() -> str:
+    """New in every session: an external broker remembers the last one."""
+    return f"compat-{secrets.token_hex(3)}"
+
+
+@pytest.fixture(scope="session")
+def exchange(broker: Broker, topic_prefix: str, tmp_path_factory: pytest.TempPathFactory) -> Exchange:
+    exchange = Exchange(
+        bootstrap=broker.bootstrap,
+        directory=tmp_path_factory.mktemp("exchange"),
+        topic_prefix=topic_prefix,
+        record_count=RECORD_COUNT,
+    )
+    exchange.create_topics()
+    return exchange
+
+
+@pytest.fixture(scope="session")
+def kafka_tools(broker: Broker) -> Iterator[KafkaTools]:
+    with skip_when_missing("Kafka's command-line tools"):
+        tools = KafkaTools(broker.bootstrap)
+    yield tools
+    tools.close()

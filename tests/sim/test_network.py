@@ -1,0 +1,218 @@
+import asyncio
+from random import Random
+
+import pytest
+
+from penstock.sim.clock import SimLoop
+from penstock.sim.network import SimNetwork
+from penstock.sim.process import Process
+
+
+class Server(asyncio.BufferedProtocol):
+    """Keeps what it is told; its buffer is small on purpose."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray(100)
+        self.received = bytearray()
+        self.updates: list[int] = []
+        self.events: list[object] = []
+        self.keep_open = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self.events.append("made")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self.buffer)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.updates.append(nbytes)
+        self.received += self.buffer[:nbytes]
+
+    def eof_received(self) -> bool:
+        self.events.append("eof")
+        return self.keep_open
+
+    def pause_writing(self) -> None:
+        self.events.append("pause")
+
+    def resume_writing(self) -> None:
+        self.events.append("resume")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.events.append(("lost", type(exc).__name__))
+
+
+class Client(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self.lost: list[str] = []
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.append(type(exc).__name__)
+
+
+def connected(test, seed: int = 0) -> SimLoop:
+    """Run `test(network, server, client_transport, client)` on a fresh connection."""
+    loop = SimLoop()
+    network = SimNetwork(loop=loop, random=Random(seed))
+    servers: list[Server] = []
+
+    def factory() -> Server:
+        servers.append(Server())
+        return servers[-1]
+
+    async def main() -> None:
+        listener = await network.listen(factory, "localhost", 0)
+        transport, client = await network.connect(Client, listener.port)
+        await test(network, servers[0], transport, client)
+        listener.close()
+        await listener.wait_closed()
+
+    loop.run(main())
+    assert not loop.failures
+    return loop
+
+
+def test_bytes_arrive_in_order_and_in_pieces():
+    async def test(network, server, transport, client):
+        sent = bytes(range(256)) * 10
+        transport.write(sent[:1000])
+        transport.writelines([sent[1000:2000], memoryview(sent)[2000:]])
+        await asyncio.sleep(1)
+        assert server.received == sent
+        assert max(server.updates) <= 100
+        assert server.transport.get_extra_info("peername")[0] == "127.0.0.1"
+        server.transport.write(b"answer")
+        await asyncio.sleep(1)
+        assert client.received == b"answer"
+
+    connected(test)
+
+
+def test_a_paused_reader_gets_nothing_until_it_resumes():
+    async def test(network, server, transport, client):
+        await asyncio.sleep(0.1)
+        server.transport.pause_reading()
+        transport.write(b"x" * 1000)
+        await asyncio.sleep(1)
+        assert not server.received
+        server.transport.resume_reading()
+        await asyncio.sleep(1)
+        assert len(server.received) == 1000
+
+    connected(test)
+
+
+def test_a_slow_reader_pauses_the_writer():
+    async def test(network, server, transport, client):
+        await asyncio.sleep(0.1)
+        transport.pause_reading()
+        server.transport.set_write_buffer_limits(high=1000, low=10)
+        server.transport.write(b"x" * 1001)
+        assert server.events == ["made", "pause"]
+        assert server.transport.get_write_buffer_size() == 1001
+        transport.resume_reading()
+        await asyncio.sleep(1)
+        assert server.events == ["made", "pause", "resume"]
+
+    connected(test)
+
+
+def test_close_delivers_what_was_written_then_end_of_file():
+    async def test(network, server, transport, client):
+        transport.write(b"last words")
+        transport.close()
+        transport.write(b"too late")
+        assert transport.is_closing()
+        await asyncio.sleep(1)
+        assert server.received == b"last words"
+        assert server.events == ["made", "eof", ("lost", "NoneType")]
+        assert client.lost == ["NoneType"]
+
+    connected(test)
+
+
+def test_a_server_may_answer_after_end_of_file():
+    async def test(network, server, transport, client):
+        server.keep_open = True
+        transport.close()
+        await asyncio.sleep(1)
+        assert server.events == ["made", "eof"]
+        server.transport.write(b"to nobody")
+        await asyncio.sleep(1)
+        assert server.events == ["made", "eof", ("lost", "BrokenPipeError")]
+
+    connected(test)
+
+
+def test_abort_resets_the_peer():
+    async def test(network, server, transport, client):
+        await asyncio.sleep(0.1)
+        server.transport.abort()
+        await asyncio.sleep(1)
+        assert server.events == ["made", ("lost", "NoneType")]
+        assert client.lost == ["ConnectionResetError"]
+
+    connected(test)
+
+
+def test_a_cut_connection_loses_what_was_under_way():
+    received = set()
+    for seed in range(50):
+
+        async def test(network, server, transport, client):
+            await asyncio.sleep(0.1)
+            transport.write(b"0123456789")
+            assert network.cut_one()
+            assert not network.cut_one()
+            await asyncio.sleep(1)
+            received.add(bytes(server.received))
+            assert server.events[-1] == ("lost", "ConnectionResetError")
+            assert client.lost == ["ConnectionResetError"]
+
+        connected(test, seed)
+    assert all(b"0123456789".startswith(part) for part in received)
+    assert len(received) > 5
+
+
+def test_nobody_listening_refuses():
+    loop = SimLoop()
+    network = SimNetwork(loop=loop, random=Random(0))
+
+    async def main() -> None:
+        with pytest.raises(ConnectionRefusedError):
+            await network.connect(Client, 9092)
+        listener = await network.listen(Server, "localhost", 9092)
+        with pytest.raises(OSError, match="in use"):
+            await network.listen(Server, "localhost", 9092)
+        listener.close()
+        with pytest.raises(ConnectionRefusedError):
+            await network.connect(Client, 9092)
+
+    loop.run(main())
+
+
+def test_a_dead_server_hears_nothing_and_its_clients_are_cut_off():
+    loop = SimLoop()
+    network = SimNetwork(loop=loop, random=Random(0))
+    server = Server()
+
+    async def main() -> None:
+        process = Process(loop, "broker")
+        listener = await process.call(network.listen(lambda: server, "localhost", 9092))
+        transport, client = await network.connect(Client, listener.port)
+        await asyncio.sleep(1)
+        transport.write(b"hello?")
+        process.kill()
+        await asyncio.sleep(1)
+        assert server.events == ["made"]
+        assert not server.received
+        assert client.lost == ["ConnectionResetError"]
+        with pytest.raises(ConnectionRefusedError):
+            await network.connect(Client, 9092)
+
+    loop.run(main())
