@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: run test check bench clean lock
+.PHONY: help run test check bench schemas lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -23,6 +23,9 @@ check: .venv/dev.stamp ## Lint, types and layering.
 
 bench: .venv/dev.stamp ## Measure the produce path against the machine's limits.
 	$(BIN)/python -m bench
+
+schemas: .venv/dev.stamp ## Renew the tables of Kafka's messages and error codes from kio.
+	$(BIN)/python scripts/generate_schemas.py
 
 lock: .venv/dev.stamp ## Renew the lock files from pyproject.toml.
 	$(PIP) install uv

@@ -86,7 +86,9 @@ def stop_broker(broker: Broker) -> tuple[int, str]:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    yield Broker("localhost:29192", tmp_path_factory.mktemp("x"), None, "")
+    broker = start_broker(tmp_path_factory.mktemp("broker") / "data")
+    yield broker
+    stop_broker(broker)
 
 
 @pytest.fixture

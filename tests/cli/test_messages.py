@@ -85,5 +85,5 @@ def test_bytes_are_left_alone_when_not_escaped() -> None:
 
 @pytest.mark.parametrize("form", ["", "yaml", "%q", "%"])
 def test_unknown_formats_are_refused(form: str) -> None:
-    with pytest.raises(ValueError, match="no format|is not one of"):
+    with pytest.raises(ValueError, match=r"no format|is not one of"):
         encoder(form, escape=False)

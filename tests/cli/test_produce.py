@@ -107,26 +107,32 @@ def test_refused_messages_are_counted_with_the_reason(penstock: Penstock, topic:
 
 def test_rate_is_kept(penstock: Penstock, topic: str) -> None:
     started_at = time.monotonic()
-    sent = penstock("produce", topic, "--rate", "20", "--json", stdin="x\n" * 20).json
+    sent = penstock("produce", topic, "--rate", "40", "--json", stdin="x\n" * 20).json
     assert sent["sent"] == 20
-    assert 0.9 < sent["seconds"] < time.monotonic() - started_at
+    assert 0.45 < sent["seconds"] < time.monotonic() - started_at
 
 
 def test_large_input_takes_little_memory(broker: Broker, topic: str, tmp_path: Path) -> None:
-    """150 MB in lines of 1 KB, in less than twice the client's queue."""
+    """150 MB in lines of 1 KB; the limit is the interpreter, the client's queue, and as much again in requests."""
     path = tmp_path / "large"
-    line = b"x" * 1023 + b"\n"
-    path.write_bytes(line * 150_000)
+    with path.open("wb") as file:
+        for _ in range(150):
+            file.write((b"x" * 1023 + b"\n") * 1000)
     process = subprocess.Popen(
         [*PENSTOCK, "produce", topic, str(path), "--acks", "1", "-b", broker.address], stderr=subprocess.DEVNULL
     )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
-    assert usage.ru_maxrss < 160 * 1024  # KB
+    assert usage.ru_maxrss < 128 * 1024  # KB
 
 
-def test_unknown_topic_without_auto_creation_is_explained(penstock: Penstock) -> None:
+def test_first_message_creates_its_topic(penstock: Penstock) -> None:
+    assert penstock("produce", "made-on-demand", stdin="x\n").code == 0
+    assert penstock("consume", "made-on-demand").out == "x\n"
+
+
+def test_topic_that_cannot_be_is_explained(penstock: Penstock) -> None:
     failed = penstock("produce", "bad/name", stdin="x\n")
     assert failed.code == 1
     assert "Cannot send to topic 'bad/name'" in failed.err

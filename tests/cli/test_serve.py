@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.main import main
 from penstock.cli.serve import plain_options
 
 from .conftest import PENSTOCK, TIMEOUT_S, Broker, free_port, run_penstock, start_broker, stop_broker
@@ -61,7 +62,7 @@ def test_broker_does_not_import_what_only_clients_need(broker: Broker) -> None:
     assert "confluent_kafka" not in maps
     code = (
         "import sys; from penstock.cli import main; from penstock.server import broker; "
-        "broker.run = lambda *a, **k: print(*sys.modules) or 0; main.main(['serve', '--data', '/nonexistent'])"
+        "broker.run = lambda *_, **options: print(*sys.modules) or 0; main.main(['serve'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"typer", "rich", "confluent_kafka"}
@@ -94,10 +95,9 @@ def test_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["localhost", "9092", "localhost:99999", "::1:9092", "localhost:http"])
-def test_bad_address(address: str) -> None:
-    failed = run_penstock("serve", "--listen", address)
-    assert failed.code == 2
-    assert f"--listen {address} is not an address" in failed.err
+def test_bad_address(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--listen", address]) == 2
+    assert f"--listen {address} is not an address" in capsys.readouterr().err
 
 
 def test_options_override_the_properties_file(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ CLIENT_KINDS = {
             "kafka-python",
             lambda: _python("kafka_python_client.py"),
             env=lambda: {"PYTHONPATH": str(wheels.kafka_python_codecs())},
+            corpus_kind=CorpusKind.HEADERS_WITH_VALUES,
         ),
         ClientKind("aiokafka", lambda: _python("aiokafka_client.py")),
         ClientKind("kafkajs", node.kafkajs_program, corpus_kind=CorpusKind.HEADERS_WITH_VALUES),

@@ -35,7 +35,7 @@ _WORDS = ("pump", "valve", "weir", "turbine", "sluice", "flow", "head", "surge",
 class CorpusKind(Enum):
     MIXED = "mixed"  # Any record beside any other.
     RUNS = "runs"  # Long stretches share their headers and shape: kcat sets those per invocation.
-    HEADERS_WITH_VALUES = "headers-with-values"  # kafkajs 2.2.4 cannot send a header whose value is null.
+    HEADERS_WITH_VALUES = "headers-with-values"  # kafkajs and kafka-python cannot send a header with a null value.
 
 
 @dataclass(frozen=True)

@@ -219,11 +219,7 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
         ),
         _key("broker.rack", _NAME, "The rack that the broker stands in."),
         _key("cluster.id", _NAME, "The cluster's id. None: one is made at the first start. Later it must be the same."),
-        _key(
-            "connections.max.idle.ms",
-            long(-1),
-            "How long a connection may be idle before it is closed. -1: for ever.",
-        ),
+        _key("connections.max.idle.ms", long(1), "How long a connection may be idle before it is closed."),
         _key("default.replication.factor", integer(1, 32_767), "Replicas of a topic that does not say how many."),
         _key("delete.topic.enable", boolean(), "Whether topics can be deleted."),
         _key("fetch.max.bytes", integer(1024), "The most that one Fetch returns."),

@@ -10,9 +10,9 @@ _INTRODUCTION = """\
 # Configuration
 
 Settings have Kafka's names, so that a `server.properties` and the tools you know carry over; ours start with
-`penstock.`. Nothing is ignored in silence: a key that we do not know stops the start, a Kafka key that cannot apply here
-(KRaft's, thread counts) is answered with one warning line, and one that would promise what we do not do (TLS, ACLs) is
-refused. Values are plain text: `${...}` is never expanded.
+`penstock.`. Nothing is ignored in silence: a key that we do not know stops the start, a Kafka key that cannot apply
+here (KRaft's, thread counts) is answered with one warning line, and one that would promise what we do not do (TLS,
+ACLs) is refused. Values are plain text: `${...}` is never expanded.
 
 This page is written from the tables in `src/penstock/base`; a test keeps it in step.
 
@@ -26,15 +26,16 @@ In the file given to `penstock serve --config`. *Live*: can also be changed whil
 _TOPIC = """
 ## Topic
 
-Set when a topic is created, or later (`kafka-configs --entity-type topics --alter`); it takes effect at once. The broker's
-key gives the default of all topics that have no value of their own.
+Set when a topic is created, or later (`kafka-configs --entity-type topics --alter`); it takes effect at once. The
+broker's key gives the default of all topics that have no value of their own.
 
 """
 
 _REFUSED = """
 ## Known and refused
 
-Kafka's topic settings that we cannot honour. Each accepts its default alone, so that nobody relies on what is not there.
+Kafka's topic settings that we cannot honour. Each accepts its default alone, so that nobody relies on what is not
+there.
 
 """
 

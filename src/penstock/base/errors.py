@@ -3,7 +3,7 @@
 `Refused` becomes an error code in a reply, `BadPeer` closes the connection, and a broken invariant is an assertion.
 """
 
-from kio.schema.errors import ErrorCode
+from penstock.base.error_code import ErrorCode
 
 __all__ = ["BadPeer", "ErrorCode", "Refused"]
 

@@ -215,10 +215,8 @@ def hint_for(name: str, bootstrap_server: str, topic: str) -> str:
     return ""
 
 
-def topic_metadata(
-    client: "AdminClient | Producer | Consumer", topic: str, doing: str, bootstrap_server: str
-) -> "TopicMetadata":
-    """What the broker knows of the topic; Failure when there is none."""
+def topic_metadata(client: "Producer | Consumer", topic: str, doing: str, bootstrap_server: str) -> "TopicMetadata":
+    """What the broker knows of the topic (a producer's asking may create it); Failure when there is none."""
     give_up_at = time.monotonic() + _NEW_TOPIC_S
     while True:
         with explained(doing, bootstrap_server, topic), prompt_interrupt():

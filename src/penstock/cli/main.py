@@ -33,10 +33,6 @@ def main(arguments: Sequence[str]) -> int:
         return failure.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader has gone (`penstock consume … | head`). Python flushes stdout again at exit: let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # What a shell reports for a process ended by SIGPIPE.
 
 
 def _run_typer(arguments: Sequence[str], as_json: bool) -> int:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
 MESSAGE_BYTES_MAX = 32 << 20  # The broker's own limit (max.message.bytes) is usually far lower and decides.
-QUEUE_KIB_MAX = 64 << 10  # Two of the largest messages: this and one line are all the memory that input can take.
+QUEUE_KIB_MAX = 40 << 10  # The largest message and some more. librdkafka may hold as much again in requests under way.
 FAILURES_MAX = 1000  # Messages refused before we stop reading input that is evidently wrong.
 POLL_EVERY = 64  # Messages between two looks at what came back; each look costs as much as a message.
 FLUSH_POLL_S = 0.2  # How long Ctrl-C may have to wait.

@@ -4,7 +4,6 @@ Imported by every start of the broker, so it stays free of typer, rich and confl
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -71,21 +70,39 @@ def serve(
 def _run(properties: dict[str, str]) -> int:
     from penstock.base.config import BrokerConfig
     from penstock.base.config_key import InvalidConfig
+    from penstock.base.logging import configure_logging
 
+    configure_logging()
     try:
         config = BrokerConfig.load(properties)
+        return _serve(config)
     except InvalidConfig as error:
         raise Failure(
             f"The broker cannot start with this configuration: {error}.",
             hint="Settings have Kafka's names and stand in the file that --config names.",
             code="INVALID_CONFIG",
         ) from error
-    from dataclasses import replace
 
-    from penstock.server import broker
+
+def _serve(config: "BrokerConfig") -> int:
+    from penstock.cluster.registration import NodeIdTaken
+    from penstock.server.broker import run
+    from penstock.server.data_dir import DataDirInUse
 
     try:
-        return broker.run(config, on_ready=lambda port: _welcome(replace(config, port=port)))
+        return run(config, on_ready=lambda port: _welcome(config, port))
+    except DataDirInUse as error:
+        raise Failure(
+            f"Cannot use the data directory {config.data_dir}: {error}.",
+            hint="Stop the other broker, or give this one its own directory with --data DIR.",
+            code="DATA_DIRECTORY",
+        ) from error
+    except NodeIdTaken as error:
+        raise Failure(
+            f"Cannot join the cluster: {error}.",
+            hint="Give this broker its own number with --node-id N.",
+            code="NODE_ID",
+        ) from error
     except OSError as error:
         raise _explained(error, config) from error
 
@@ -114,8 +131,8 @@ def _checked_address(listen: str) -> str:
     return listen
 
 
-def _welcome(config: "BrokerConfig") -> None:
-    address = _address(config)
+def _welcome(config: "BrokerConfig", port: int) -> None:
+    address = _address(config, port)
     at = "" if address == DEFAULT_LISTEN else f" -b {address}"
     penstock = program()
     print(f"Penstock listens on {address} and keeps its data in {config.data_dir}. Ctrl-C stops it.")
@@ -125,16 +142,16 @@ def _welcome(config: "BrokerConfig") -> None:
     print(f"  {penstock} consume hello{at} --follow", flush=True)
 
 
-def _address(config: "BrokerConfig") -> str:
+def _address(config: "BrokerConfig", port: int) -> str:
     """Where a client on this machine finds the broker."""
     host = "localhost" if config.host in ("", "0.0.0.0", "::") else config.host
-    return f"[{host}]:{config.port}" if ":" in host else f"{host}:{config.port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _explained(error: OSError, config: "BrokerConfig") -> Failure:
     import errno
 
-    address, directory = _address(config), config.data_dir
+    address, directory = _address(config, config.port), config.data_dir
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno == errno.EADDRINUSE:
         return Failure(
@@ -154,5 +171,4 @@ def _explained(error: OSError, config: "BrokerConfig") -> Failure:
             hint="Make it writable for this user, free some space, or choose another one with --data DIR.",
             code="DATA_DIRECTORY",
         )
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    return Failure(f"The broker stopped: {reason}.", code="IO_ERROR")
+    return Failure(f"The broker stopped: {reason}.", hint="The log lines above say what it was doing.", code="IO_ERROR")

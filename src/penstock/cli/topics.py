@@ -18,7 +18,6 @@ from penstock.cli.connection import (
     explained,
     kafka_admin,
     prompt_interrupt,
-    topic_metadata,
 )
 from penstock.cli.output import Failure, plural, print_json, print_table
 
@@ -120,8 +119,8 @@ def list_topics(
     admin = admin_client(bootstrap_server)
     with explained("list the topics", bootstrap_server), prompt_interrupt():
         found = admin.list_topics(timeout=TIMEOUT_S).topics
-    names = sorted(name for name in found if internal or not name.startswith("__"))
-    rows = [(name, len(found[name].partitions), _replication_factor(found[name])) for name in names]
+    shown = sorted(name for name in found if internal or not name.startswith("__"))
+    rows = [(name, len(found[name].partitions), _replication_factor(found[name])) for name in shown]
     if json:
         print_json([{"name": row[0], "partitions": row[1], "replication_factor": row[2]} for row in rows])
     elif rows:
@@ -225,7 +224,11 @@ def delete(
         if not json:
             print(f"Deleted topic {name}.")
     if failures:
-        raise Failure("\n       ".join(f.what for f in failures), hint=failures[0].hint, code=failures[0].code)
+        raise Failure(
+            " ".join(failure.what for failure in failures),
+            hint=f"See which topics there are: {command('topics list', bootstrap_server)}",
+            code=failures[0].code,
+        )
     if json:
         print_json({"deleted": names})
 
@@ -240,44 +243,49 @@ def _confirm(names: Sequence[str]) -> None:
 
 
 def _describe(admin: "AdminClient", name: str, bootstrap_server: str) -> dict[str, Any]:
-    from confluent_kafka import TopicPartition
+    from confluent_kafka import TopicCollection
 
     kafka = kafka_admin()
-    doing = f"describe topic '{name}'"
-    metadata = topic_metadata(admin, name, doing, bootstrap_server)
-    # A partition without a leader has nobody to ask for its offsets; the others still answer.
-    led = [TopicPartition(name, p.id) for p in metadata.partitions.values() if p.leader >= 0]
-    with explained(doing, bootstrap_server, name):
-        resource = kafka.ConfigResource(kafka.ResourceType.TOPIC, name)
-        config_futures = admin.describe_configs([resource], request_timeout=TIMEOUT_S)
-        offsets = [
-            {tp.partition: future.result().offset for tp, future in futures.items()}
-            for futures in (
-                admin.list_offsets(dict.fromkeys(led, spec), request_timeout=TIMEOUT_S)
-                for spec in (kafka.OffsetSpec.earliest(), kafka.OffsetSpec.latest())
-            )
-            if led
-        ]
+    with explained(f"describe topic '{name}'", bootstrap_server, name):
+        # Not by `list_topics`: a broker that creates topics on demand would create this one.
+        asked = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_S)
+        config_futures = admin.describe_configs(
+            [kafka.ConfigResource(kafka.ResourceType.TOPIC, name)], request_timeout=TIMEOUT_S
+        )
+        partitions = sorted(asked[name].result().partitions, key=lambda partition: partition.id)
+        # A partition without a leader has nobody to ask for its offsets; the others still answer.
+        led = [partition.id for partition in partitions if partition.leader is not None]
+        starts = _offsets(admin, name, led, kafka.OffsetSpec.earliest())
+        ends = _offsets(admin, name, led, kafka.OffsetSpec.latest())
         entries: dict[str, Any] = next(iter(config_futures.values())).result()
-    starts, ends = offsets if offsets else ({}, {})
     durability = entries.get(DURABILITY_KEY)
     return {
         "name": name,
-        "replication_factor": _replication_factor(metadata),
+        "replication_factor": max((len(partition.replicas) for partition in partitions), default=0),
         "partitions": [
             {
-                "partition": number,
-                "leader": partition.leader if partition.leader >= 0 else None,
-                "replicas": list(partition.replicas),
-                "isr": list(partition.isrs),
-                "start_offset": starts.get(number),
-                "end_offset": ends.get(number),
+                "partition": partition.id,
+                "leader": partition.leader.id if partition.leader is not None else None,
+                "replicas": [node.id for node in partition.replicas],
+                "isr": [node.id for node in partition.isr],
+                "start_offset": starts.get(partition.id),
+                "end_offset": ends.get(partition.id),
             }
-            for number, partition in sorted(metadata.partitions.items())
+            for partition in partitions
         ],
         "configs": {key: entry.value for key, entry in sorted(entries.items()) if not entry.is_default},
         "durability": durability.value if durability is not None else None,
     }
+
+
+def _offsets(admin: "AdminClient", topic: str, partitions: Sequence[int], spec: Any) -> dict[int, int]:
+    from confluent_kafka import TopicPartition
+
+    if not partitions:
+        return {}
+    asked = {TopicPartition(topic, number): spec for number in partitions}
+    answers = admin.list_offsets(asked, request_timeout=TIMEOUT_S)
+    return {tp.partition: future.result().offset for tp, future in answers.items()}
 
 
 def _print_description(topic: dict[str, Any]) -> None:

@@ -3,17 +3,21 @@
 import asyncio
 import struct
 from collections.abc import Awaitable
-from functools import cache
 from typing import TYPE_CHECKING
-
-from kio.index import load_request_schema, load_response_schema
 
 from penstock.base.errors import BadPeer
 from penstock.base.logging import get_logger
 from penstock.server.api import APIS, Api, ApiKey, RequestHeader
 from penstock.server.context import Context
 from penstock.server.handlers.api_versions import unsupported_version
-from penstock.wire.codec import Struct, decode_request, encode_response, read_tags
+from penstock.wire.codec import (
+    Struct,
+    decode_request,
+    encode_response,
+    is_flexible_request,
+    is_flexible_response,
+    read_tags,
+)
 
 if TYPE_CHECKING:
     from penstock.server.connection import Connection, Reply
@@ -48,13 +52,13 @@ class Dispatcher:
         if client_length >= 0:
             position += client_length
             client_id = str(frame[_FIXED.size : position], "utf-8", "replace")
-        if _has_tags(key, version):
+        if is_flexible_request(key, version):
             try:
                 position = read_tags(frame, position, {}, {})
             except (IndexError, ValueError) as error:
                 raise BadPeer("tags of the request header are cut short") from error
         header = RequestHeader(key, version, correlation_id, client_id)
-        reply = connection.open_reply(correlation_id, _is_flexible_reply(key, version), len(frame))
+        reply = connection.open_reply(correlation_id, is_flexible_response(key, version), len(frame))
         try:
             if api.raw_handler is not None:
                 api.raw_handler(self._context, header, frame, position, reply)
@@ -92,15 +96,3 @@ class Dispatcher:
             await asyncio.wait(self._tasks, timeout=5)
         for task in list(self._tasks):
             task.cancel()
-
-
-@cache
-def _has_tags(key: int, version: int) -> bool:
-    """Whether the request header is v2."""
-    return bool(load_request_schema(key, version).__header_schema__.__version__ == 2)
-
-
-@cache
-def _is_flexible_reply(key: int, version: int) -> bool:
-    """Whether the response header is v1."""
-    return bool(load_response_schema(key, version).__header_schema__.__version__ == 1)

@@ -48,20 +48,24 @@ class Scenario:
     @classmethod
     def draw(cls, seed: int) -> "Scenario":
         random = Random(f"scenario-{seed}")
+        lives = tuple(_draw_life(random) for _ in range(random.randint(1, 4)))
+        sends = random.randint(6, 14)
+        seconds = sum(life.up_seconds + life.down_seconds for life in lives)
         return cls(
             seed=seed,
             partitions=random.randint(1, 2),
             producers=random.randint(2, 3),
             readers=random.randint(1, 2),
-            sends=random.randint(4, 12),
-            think_seconds=random.choice((0.0, 0.005, 0.05)),
+            sends=sends,
+            # In one burst; spread over all lives; or slower than that, so that the last life gets its share.
+            think_seconds=random.choice((0.0, 1.0, 2.0, 4.0)) * seconds / sends,
             records_max=random.choice((1, 3, 8)),
             value_bytes_max=random.choice((16, 200, 1500)),
             segment_bytes=random.choice((1024, 1024, 4096, 1 << 20)),
             index_interval_bytes=random.choice((0, 100, 4096)),
             link_cuts=random.choice((0, 0, 0, 1, 3)),
             clock_jump_ms=random.choice((0, 0, 0, -3_600_000, 3_000_000)),
-            lives=tuple(_draw_life(random) for _ in range(random.randint(1, 4))),
+            lives=lives,
         )
 
     def __str__(self) -> str:
@@ -72,7 +76,8 @@ def _draw_life(random: Random) -> Life:
     ends = list(OUTAGE_WEIGHTS)
     return Life(
         end=random.choices(ends, [OUTAGE_WEIGHTS[end] for end in ends])[0],
-        up_seconds=random.choice((0.02, 0.1, 0.5, 2.5)) * random.random(),
+        # From a death during recovery to one after several checkpoints, which are a second apart.
+        up_seconds=random.choice((0.02, 0.2, 1.0, 4.0)) * random.random(),
         operations=random.choice((5, 20, 80)),
         down_seconds=random.choice((0.0, 0.01, 0.1)),
         sync_fails=random.randint(1, 10) if random.random() < 0.08 else None,

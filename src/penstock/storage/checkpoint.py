@@ -57,16 +57,19 @@ def encode_offsets(offsets: Mapping[TopicPartition, Offset]) -> bytes:
     return encode_lines(f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items())
 
 
-def read_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, Offset]:
-    """The offset of each partition; empty when the file is missing or damaged."""
+def read_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, Offset] | None:
+    """The offset of each partition, none when the file is missing; None when it is damaged."""
+    lines = read_lines(fs, path)
+    if lines is None:
+        return None if fs.exists(path) else {}
     try:
         return {
             TopicPartition(topic, int(partition)): Offset(int(offset))
-            for topic, partition, offset in (line.split() for line in read_lines(fs, path) or ())
+            for topic, partition, offset in (line.split() for line in lines)
         }
     except ValueError as error:
         log.error("checkpoint is damaged and will be rebuilt", path=path, error=error)
-        return {}
+        return None
 
 
 def write_epochs(fs: FileSystem, path: str, epochs: Iterable[tuple[LeaderEpoch, Offset]]) -> None:

@@ -17,7 +17,7 @@ class GroupCommit:
     def __init__(self, *, fs: FileSystem, on_failure: Callable[[Log, OSError], None]) -> None:
         self._fs = fs
         self._on_failure = on_failure
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Log, asyncio.Task[None]] = {}
 
     def request(self, partition_log: Log) -> None:
         """See to it that everything appended up to now gets synced, and `on_synced` called."""
@@ -25,8 +25,12 @@ class GroupCommit:
             return
         partition_log.flush_in_flight = True
         task = asyncio.get_running_loop().create_task(self._run(partition_log))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[partition_log] = task
+        task.add_done_callback(lambda _: self._on_done(partition_log, task))
+
+    def _on_done(self, partition_log: Log, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(partition_log) is task:  # The log may have asked for its next sync already.
+            del self._tasks[partition_log]
 
     async def _run(self, partition_log: Log) -> None:
         while True:
@@ -35,7 +39,8 @@ class GroupCommit:
                 await self._fs.run(flush.run)
             except OSError as error:
                 partition_log.on_flush_failed()
-                self._on_failure(partition_log, error)
+                if not partition_log.is_deleted:  # Its directory has moved away, and no one waits for it any more.
+                    self._on_failure(partition_log, error)
                 return
             if partition_log.failure is not None:
                 partition_log.on_flush_failed()  # Another sync failed meanwhile: this one's word counts no more.
@@ -44,7 +49,7 @@ class GroupCommit:
             if not partition_log.needs_flush or partition_log.failure is not None:
                 return
 
-    async def finish(self) -> None:
-        """Wait for the syncs under way."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+    async def finish(self, partition_log: Log | None = None) -> None:
+        """Wait for the sync of a log that is under way, or for those of all logs."""
+        while tasks := [task for of, task in self._tasks.items() if partition_log in (None, of)]:
+            await asyncio.wait(tasks)

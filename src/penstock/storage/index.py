@@ -1,4 +1,4 @@
-"""The two sparse indexes of a segment, held in file format and searched by bisection.
+"""The two kinds of sparse index, held in file format and searched by bisection.
 
 Indexes are derived data: whatever looks wrong is thrown away and rebuilt from the log, never trusted.
 """
@@ -28,15 +28,15 @@ class OffsetIndex:
         return offset, position
 
     def last(self) -> tuple[int, int] | None:
-        return self.entry(len(self) - 1) if self.data else None
+        return self.entry(len(self) - 1) if len(self) else None
 
     def append(self, relative_offset: int, position: int) -> None:
         self.data += OFFSET_ENTRY.pack(relative_offset, position)
 
-    def position_before(self, relative_offset: int) -> int:
-        """Where to start scanning for `relative_offset`: the start of a batch at or before it."""
+    def entry_before(self, relative_offset: int) -> tuple[int, int] | None:
+        """The entry from which to scan for `relative_offset`: of a batch at or before it; None: from the start."""
         found = _last_where(len(self), lambda number: self.entry(number)[0] <= relative_offset)
-        return self.entry(found)[1] if found >= 0 else 0
+        return self.entry(found) if found >= 0 else None
 
     def truncate(self, position: int) -> None:
         """Keep only entries of batches that start below `position`."""
@@ -70,7 +70,7 @@ class TimeIndex:
         return timestamp, offset
 
     def last(self) -> tuple[int, int] | None:
-        return self.entry(len(self) - 1) if self.data else None
+        return self.entry(len(self) - 1) if len(self) else None
 
     def maybe_append(self, timestamp: int, relative_offset: int) -> bool:
         last = self.last()
@@ -79,10 +79,10 @@ class TimeIndex:
         self.data += TIME_ENTRY.pack(timestamp, relative_offset)
         return True
 
-    def offset_before(self, timestamp: int) -> int:
-        """A relative offset such that no earlier batch holds a record of `timestamp` or later."""
+    def entry_before(self, timestamp: int) -> tuple[int, int] | None:
+        """The entry below whose offset no batch holds a record of `timestamp` or later; None: from the start."""
         found = _last_where(len(self), lambda number: self.entry(number)[0] < timestamp)
-        return self.entry(found)[1] if found >= 0 else 0
+        return self.entry(found) if found >= 0 else None
 
     def truncate(self, relative_offset: int) -> None:
         """Keep only entries below `relative_offset`."""

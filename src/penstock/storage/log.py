@@ -11,8 +11,8 @@ Appends and reads run on the event loop and meet the page cache. Syncs run elsew
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn
 
 from penstock.base.clock import Clock
 from penstock.base.errors import ErrorCode, Refused
@@ -22,7 +22,7 @@ from penstock.base.types import NO_TIMESTAMP, Offset, TopicPartition
 from penstock.storage.format import DELETED_SUFFIX
 from penstock.storage.fs import Buffer, File, FileSystem
 from penstock.storage.limits import SegmentLimits
-from penstock.storage.scan import first_batch_bytes, whole_batches
+from penstock.storage.scan import header_problem, whole_batches
 from penstock.storage.segment import Segment
 from penstock.wire.batch import HEADER_BYTES, read_header, records_of
 
@@ -42,13 +42,17 @@ class Flush(NamedTuple):
     fs: FileSystem
 
     def run(self) -> None:
-        for file in self.files:
-            file.sync()
-        for file in self.side_files:
-            file.sync()
-            file.close()
+        # What the records lean on comes first: their leader epoch is on disk before they are (KIP-101).
+        try:
+            for file in self.side_files:
+                file.sync()
+        finally:
+            for file in self.side_files:
+                file.close()
         for directory in self.directories:
             self.fs.sync_dir(directory)
+        for file in self.files:
+            file.sync()
 
 
 class TimestampOffset(NamedTuple):
@@ -79,6 +83,8 @@ class Log:
         self.on_synced: Callable[[], None] = lambda: None  # The partition's: `synced_end` has moved.
         self.on_failed: Callable[[], None] = lambda: None  # The partition's: whoever waits for a sync waits in vain.
         self.flush_in_flight = False
+        self.is_deleted = False  # Its directory is on its way out: whatever fails in it is no failure of the disk.
+        self.is_cleaning = False  # Compaction reads the closed segments: nobody else may take them away.
         self._fs = fs
         self._clock = clock
         self._limits = limits
@@ -116,13 +122,22 @@ class Log:
 
     def roll(self) -> Segment:
         """Close the active segment and begin a new one at the log's end."""
+        index_files: list[File] = []
         if self.segments:
             if self.active.size == 0:
                 return self.active
-            self._side_files += self.active.become_inactive()
+            index_files = self.active.store_indexes(final=True)
         segment = self.new_segment(self.log_end)
-        segment.start_empty()
-        assert segment.file.size() == 0, f"{segment.path()} is there already"
+        try:
+            segment.start_empty()
+        except OSError:
+            # The old segment stays the active one, with all that it knows.
+            for file in index_files:
+                file.close()
+            raise
+        if self.segments:
+            self.active.become_inactive()
+        self._side_files += index_files
         self.segments.append(segment)
         self._bases.append(segment.base_offset)
         self.note_new_entry(self.directory)
@@ -142,7 +157,12 @@ class Log:
             age_ms = max_timestamp - segment.first_timestamp
         else:
             age_ms = self._clock.now_ms() - segment.created_ms
-        return age_ms > self.config.segment_ms - self._roll_jitter_ms()
+        return age_ms > self._segment_ms() - self._roll_jitter_ms()
+
+    def _segment_ms(self) -> int:
+        # The active segment is never compacted: it must not stay active for longer than records may wait.
+        config = self.config
+        return min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
 
     def _roll_jitter_ms(self) -> int:
         # Spread over partitions, and the same for one partition at every look.
@@ -162,12 +182,18 @@ class Log:
             self._on_append_failed(error)
         self.log_end = Offset(last_offset + 1)
 
-    def _on_append_failed(self, error: OSError) -> None:
+    def _on_append_failed(self, error: OSError) -> NoReturn:
         log.error("append failed", partition=self.topic_partition, error=error)
-        if self.active.file.size() != self.active.size:
+        if not self._is_whole():
             # The failed bytes could not be cut off: nothing may be written behind them.
             self.fail(f"a failed write could not be undone: {error}")
         raise Refused(ErrorCode.kafka_storage_error, str(error)) from error
+
+    def _is_whole(self) -> bool:
+        try:
+            return self.active.file.size() == self.active.size
+        except OSError:
+            return False
 
     def fail(self, reason: str) -> None:
         """Refuse all appends from now on; reads go on."""
@@ -182,6 +208,11 @@ class Log:
     def needs_flush(self) -> bool:
         return self.synced_end < self.log_end or bool(self._side_files)
 
+    @property
+    def has_rolled(self) -> bool:
+        """Whether a segment was closed and no sync has been asked for since."""
+        return bool(self._side_files)
+
     def note_new_entry(self, directory: str) -> None:
         """A name was made in `directory`: the next flush has to sync it."""
         if directory not in self._unsynced_directories:
@@ -193,19 +224,32 @@ class Log:
         if self._fs.exists(temporary):
             self._fs.remove(temporary)
         file = self._fs.open(temporary, create=True)
-        file.write((content,))
-        self._fs.rename(temporary, f"{self.directory}/{name}")
+        try:
+            file.write((content,))
+            self._fs.rename(temporary, f"{self.directory}/{name}")
+        except OSError:
+            file.close()
+            raise
         self._side_files.append(file)
         self.note_new_entry(self.directory)
 
     def begin_flush(self) -> Flush:
         """All that has been written up to now, to be synced."""
-        dirty = [(segment, segment.size) for segment in self.segments if segment.is_dirty]
+        dirty = [(segment, segment.size) for segment in self._unsynced_segments()]
         side_files, self._side_files = self._side_files, []
         directories, self._unsynced_directories = self._unsynced_directories, []
         self.flush_in_flight = True
         files = [segment.file for segment, _ in dirty]
         return Flush(self.log_end, dirty, files, side_files, directories, self._fs)
+
+    def _unsynced_segments(self) -> list[Segment]:
+        unsynced = []
+        for segment in reversed(self.segments):
+            if segment.is_dirty:
+                unsynced.append(segment)
+            elif segment is not self.active:  # Syncs go in order: everything before this one is on disk.
+                break
+        return unsynced[::-1]
 
     def on_flushed(self, flush: Flush) -> None:
         self.flush_in_flight = False
@@ -223,27 +267,27 @@ class Log:
     def read(self, start: Offset, bytes_max: int, end: Offset, *, at_least_one: bool) -> Buffer:
         """Whole batches from the one that contains `start`, below `end`; NotCached when the disk must be waited for.
 
-        `at_least_one` gives the first batch even when it is larger than `bytes_max`.
+        `at_least_one` gives the first batch even when it is larger than `bytes_max`. Refused when the bytes there are
+        no batch; whether records are sound is for the consumer's checksum to say.
         """
-        hint = self._hints.get(start)
-        if hint is not None:
-            segment, position = hint
-        elif start >= end:
+        if start >= end:
             return b""
-        else:
-            segment, position = self._locate(start)
-        if start >= end or (position >= segment.size and segment is self.active):
-            return b""
-        if position >= segment.size:
+        segment, position = self._hints.get(start) or self._locate(start)
+        while position >= segment.size:
+            if segment is self.active:
+                return b""
             segment, position = self.segments[self.segments.index(segment) + 1], 0
         data = segment.read(position, max(HEADER_BYTES, min(bytes_max, segment.size - position)))
         count, next_offset = whole_batches(data, end) if bytes_max >= HEADER_BYTES else (0, -1)
         if count == 0:
-            first_bytes = first_batch_bytes(data)
-            if not at_least_one or read_header(data).base_offset >= end:
+            header = read_header(data)
+            if not at_least_one or header.base_offset >= end:
                 return b""
-            data = segment.read(position, first_bytes)
-            count, next_offset = whole_batches(data, end)
+            if header_problem(header, segment.base_offset) is None and position + header.size <= segment.size:
+                data = segment.read(position, header.size)
+                count, next_offset = whole_batches(data, end)
+            if count == 0:
+                raise Refused(ErrorCode.corrupt_message, f"{segment.path()} is damaged at byte {position}")
         if len(self._hints) >= HINTS_MAX:
             self._hints.clear()
         self._hints[next_offset] = (segment, position + count)
@@ -267,6 +311,8 @@ class Log:
             position = segment.locate_timestamp(timestamp)
             while position < segment.size:
                 header = read_header(segment.read(position, HEADER_BYTES))
+                if header_problem(header, segment.base_offset) is not None:
+                    raise Refused(ErrorCode.corrupt_message, f"{segment.path()} is damaged at byte {position}")
                 if header.base_offset >= end:
                     return None
                 if header.max_timestamp >= timestamp:
@@ -306,13 +352,17 @@ class Log:
     def replace_segments(self, old: list[Segment], new: list[Segment]) -> None:
         """Put compacted segments in the place of their sources, which must lie side by side."""
         first = self.segments.index(old[0])
-        assert self.segments[first : first + len(old)] == old
+        assert self.segments[first : first + len(old)] == old, f"{self.topic_partition}: sources are not side by side"
         self.set_segments(self.segments[:first] + new + self.segments[first + len(old) :])
 
-    def closed_segments(self) -> Iterator[Segment]:
-        return iter(self.segments[:-1])
-
     # Leaving
+
+    def move(self, directory: str) -> None:
+        """Rename the log's directory; readers go on in it."""
+        self._fs.rename(self.directory, directory)
+        self.directory = directory
+        for segment in self.segments:
+            segment.directory = directory
 
     def store_indexes(self) -> None:
         """Write the index entries that are only in memory, so that the next start need not scan for them."""

@@ -1,28 +1,34 @@
 """Opening a log: after a clean stop its tail is read, after an unclean one everything that no sync had covered.
 
 The recovery point is an offset below which all bytes had been synced. What is unsound above it was never promised and
-is cut off with all that follows (a torn tail). What is unsound below it had been promised: it is reported and left as
-it is, for a replica or an operator to repair, never cut.
+is cut off with all that follows (a torn tail). What is unsound below it had been promised: it is reported and left as it
+is, for a replica or an operator to repair, never cut.
 """
 
 import contextlib
+import sys
 from typing import NamedTuple
 
 from penstock.base.logging import get_logger
 from penstock.base.types import Offset
+from penstock.storage.checkpoint import read_epochs
 from penstock.storage.format import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
     base_offset_of,
     segment_path,
 )
 from penstock.storage.fs import FileSystem
+from penstock.storage.index import BadIndex
 from penstock.storage.log import Log
-from penstock.storage.scan import BadBatch, header_problem, scan_batches
+from penstock.storage.scan import BadBatch, FoundBatch, scan_batches
 from penstock.storage.segment import Segment
+from penstock.storage.segment_indexes import SegmentIndexes
 from penstock.storage.swap import finish_swaps
-from penstock.wire.batch import HEADER_BYTES, read_header
+from penstock.wire.batch import HEADER_BYTES, BatchHeader, read_header
 
 log = get_logger(__name__)
 
@@ -33,24 +39,30 @@ class Recovery(NamedTuple):
     damaged: list[str]  # What is unsound below the recovery point.
 
 
-def open_log(partition_log: Log, fs: FileSystem, *, recovery_point: Offset, log_start: Offset, clean: bool) -> Recovery:
-    """Load the segments of the log's directory and bring it into a state that can be appended to and read."""
-    fs.mkdir(partition_log.directory)
-    names = fs.listdir(partition_log.directory)
-    finish_swaps(fs, partition_log.directory, names)
-    for name in names:
-        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")) and fs.exists(f"{partition_log.directory}/{name}"):
-            fs.remove(f"{partition_log.directory}/{name}")
-    bases = [
-        base
-        for name in fs.listdir(partition_log.directory)
-        if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None
-    ]
-    if not bases:
-        partition_log.log_end = partition_log.log_start = partition_log.synced_end = log_start
-        partition_log.roll()
-        return Recovery(0, 0, [])
-    return _Opening(partition_log, fs, recovery_point, clean).run(bases, log_start)
+def open_log(
+    partition_log: Log, fs: FileSystem, *, recovery_point: Offset | None, log_start: Offset, clean: bool
+) -> Recovery:
+    """Load the segments of the log's directory and bring it into a state that can be appended to and read.
+
+    `recovery_point` None: it could not be read. Segments are synced soon after they are closed, so all but the last one
+    then counts as promised.
+    """
+    directory = partition_log.directory
+    fs.mkdir(directory)
+    finish_swaps(fs, directory, fs.listdir(directory))
+    for name in fs.listdir(directory):
+        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")):
+            fs.remove(f"{directory}/{name}")
+    names = fs.listdir(directory)
+    bases = [base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None]
+    if recovery_point is None:
+        recovery_point = bases[-1] if bases else Offset(0)
+    opening = _Opening(partition_log, fs, recovery_point, clean)
+    if bases:
+        opening.load(bases, log_start)
+    else:
+        opening.start_over(log_start)
+    return Recovery(opening.bytes_scanned, opening.bytes_cut, opening.damaged)
 
 
 class _Opening:
@@ -62,108 +74,227 @@ class _Opening:
         self.bytes_scanned = 0
         self.bytes_cut = 0
         self.damaged: list[str] = []
+        self._segments: list[Segment] = []
+        self._scanned: list[Segment] = []
+        self._epochs = read_epochs(fs, f"{partition_log.directory}/{LEADER_EPOCH_CHECKPOINT}") or []
 
-    def run(self, bases: list[Offset], log_start: Offset) -> Recovery:
-        segments: list[Segment] = []
-        scanned: list[Segment] = []
+    def load(self, bases: list[Offset], log_start: Offset) -> None:
+        next_offset = self._load_segments(bases)
+        if log_start > next_offset and self._may_lack_tail():
+            # Everything that is left had been deleted. Offsets go on where readers last saw the log begin.
+            self._drop(bases)
+            self.start_over(log_start)
+            return
+        if log_start > next_offset:
+            self._report(f"the log ends at {next_offset}, before its start {log_start}: the start is not believed")
+            log_start = bases[0]
+        if next_offset < self.recovery_point:
+            self._fail(f"records {next_offset} to {self.recovery_point - 1} are missing from {self.log.directory}")
+        self.log.set_segments(self._segments)
+        self._activate(self._segments[-1])
+        self.log.log_end = next_offset
+        self.log.log_start = max(log_start, bases[0])
+        if not self.clean:
+            self._sync()
+        self.log.synced_end = next_offset
+
+    def start_over(self, log_start: Offset) -> None:
+        """Begin an empty log; never at an offset that had a record before."""
+        if self.recovery_point > log_start:
+            self._report(f"records {log_start} to {self.recovery_point - 1} are gone from {self.log.directory}")
+        start = max(log_start, self.recovery_point)
+        self.log.set_segments([])
+        self.log.log_end = self.log.log_start = self.log.synced_end = start
+        self.log.roll()
+
+    def _may_lack_tail(self) -> bool:
+        """Whether records that readers had seen can be gone: then the log's end says nothing about its start."""
+        return self.log.config.durability == "os"
+
+    # Segments
+
+    def _load_segments(self, bases: list[Offset]) -> Offset:
+        """Load and scan until the end or the first cut; gives the next offset."""
         next_offset = bases[0]
         for number, base in enumerate(bases):
-            segment = self._segment(base)
-            segments.append(segment)
-            is_last = number == len(bases) - 1
-            # The next segment's base bounds this one's offsets: all below the recovery point needs no look.
-            if not is_last and (self.clean or bases[number + 1] <= self.recovery_point):
+            following = bases[number + 1] if number + 1 < len(bases) else None
+            if following is not None and (self.clean or following < self.recovery_point):
+                # The next segment's base bounds this one's offsets, and its indexes were synced with that base.
+                self._segments.append(self._segment(base))
+                next_offset = following
                 continue
-            scanned.append(segment)
-            next_offset, was_cut = self._scan(segment, max(base, next_offset))
-            if was_cut:
-                self._drop(bases[number + 1 :])
+            if base > next_offset and self._is_torn_at(next_offset):
+                # The end of the segment before was lost, and nothing behind a loss was promised.
+                log.warning("segments behind a gap dropped", partition=self.log.topic_partition, next_offset=next_offset)
+                self._drop(bases[number:])
                 break
-        self.log.set_segments(segments)
-        self._activate(segments[-1])
-        self.log.log_end = next_offset
-        self.log.log_start = Offset(min(max(log_start, bases[0]), next_offset))
-        if not self.clean:
-            for segment in scanned:
-                segment.file.sync()
-                segment.is_dirty = False
-            self.fs.sync_dir(self.log.directory)
-        self.log.synced_end = next_offset
-        return Recovery(self.bytes_scanned, self.bytes_cut, self.damaged)
+            segment = self._segment(base)
+            self._segments.append(segment)
+            self._scanned.append(segment)
+            next_offset, bad = self._scan(segment, max(base, next_offset))
+            if bad is not None:
+                # The later segments go first: a crash in between must not leave them behind a gap.
+                self._drop(bases[number + 1 :])
+                self._cut(segment, bad, next_offset)
+                break
+        return next_offset
 
     def _segment(self, base: Offset) -> Segment:
         path = segment_path(self.log.directory, base, LOG_SUFFIX)
         return self.log.new_segment(base, size=self.fs.size(path), created_ms=self.fs.modified_ms(path))
 
-    def _scan(self, segment: Segment, next_offset: Offset) -> tuple[Offset, bool]:
-        """Check and index the segment from where it may be unsound; gives the next offset and whether it was cut."""
-        file_bytes = segment.size
-        position, next_offset = self._scan_start(segment, next_offset)
-        interval = self.log.config.index_interval_bytes
-        while True:
-            try:
-                for found in scan_batches(segment.file.read, position, file_bytes, next_offset):
-                    segment.note_scanned(found.position, found.header, interval)
-                    self.bytes_scanned += found.header.size
-                    next_offset = Offset(found.header.next_offset)
-                return next_offset, False
-            except BadBatch as bad:
-                if next_offset >= self.recovery_point:
-                    self._cut(segment, bad, next_offset, file_bytes)
-                    return next_offset, True
-                damage = f"{segment.path()} at byte {bad.position}, offset {next_offset}: {bad.reason}"
-                self.damaged.append(damage)
-                log.error("synced records are damaged on disk", where=damage, advice="run `penstock log verify`")
-                if bad.skip_to is None:
-                    # Where the next batch starts cannot be known. Nothing is cut, nothing may be written behind it.
-                    self.log.fail(f"damaged on disk: {damage}")
-                    return self._next_offset_after_damage(segment, next_offset), False
-                header = read_header(segment.file.read(bad.position, HEADER_BYTES))
-                segment.note_scanned(bad.position, header, interval)
-                position, next_offset = bad.skip_to, Offset(header.next_offset)
-
-    def _next_offset_after_damage(self, segment: Segment, next_offset: Offset) -> Offset:
-        later = [base for base in self._bases_on_disk() if base > segment.base_offset]
-        return min(later, default=next_offset)
-
-    def _bases_on_disk(self) -> list[Offset]:
-        names = self.fs.listdir(self.log.directory)
-        return [base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None]
-
-    def _scan_start(self, segment: Segment, next_offset: Offset) -> tuple[int, Offset]:
-        """The last indexed batch that is surely sound, with its base offset; the segment's start when none is."""
-        target = self.recovery_point if not self.clean else segment.base_offset + 2**31
-        position = segment.offset_index.position_before(max(0, target - segment.base_offset))
-        if 0 < position <= segment.size - HEADER_BYTES:
-            header = read_header(segment.file.read(position, HEADER_BYTES))
-            if header_problem(header, segment.base_offset) is None:
-                segment.resume_indexes(position, header.base_offset)
-                return position, Offset(header.base_offset)
-        segment.resume_indexes(0, segment.base_offset)
-        return 0, next_offset
-
-    def _cut(self, segment: Segment, bad: BadBatch, next_offset: Offset, file_bytes: int) -> None:
-        self.bytes_cut += file_bytes - bad.position
-        log.warning(
-            "torn tail cut off",
-            segment=segment.path(),
-            position=bad.position,
-            bytes=file_bytes - bad.position,
-            next_offset=next_offset,
-            reason=bad.reason,
-        )
-        segment.truncate(bad.position, next_offset)
-
     def _drop(self, bases: list[Offset]) -> None:
-        """Remove the segments behind a cut: nothing in them was ever promised."""
-        for base in bases:
+        """Remove segments of which nothing was promised, the last first: what a crash leaves has no gap."""
+        for base in reversed(bases):
             segment = self._segment(base)
             self.bytes_cut += segment.size
             for path in segment.rename_files(DELETED_SUFFIX):
                 self.fs.remove(path)
+        if bases:
+            self.fs.sync_dir(self.log.directory)
+
+    def _cut(self, segment: Segment, bad: BadBatch, next_offset: Offset) -> None:
+        cut_bytes = segment.file.size() - bad.position
+        self.bytes_cut += cut_bytes
+        log.warning(
+            "torn tail cut off",
+            segment=segment.path(),
+            position=bad.position,
+            bytes=cut_bytes,
+            next_offset=next_offset,
+            reason=bad.reason,
+        )
+        segment.truncate(bad.position)
 
     def _activate(self, segment: Segment) -> None:
         segment.is_active = True
         with contextlib.suppress(OSError):
             if segment.size >= HEADER_BYTES:
                 segment.first_timestamp = read_header(segment.file.read(0, HEADER_BYTES)).max_timestamp
+
+    def _sync(self) -> None:
+        for segment in self._scanned:
+            segment.file.sync()
+            segment.is_dirty = False
+            if not segment.is_active:
+                self._finish_indexes(segment)
+        self.fs.sync_dir(self.log.directory)
+
+    def _finish_indexes(self, segment: Segment) -> None:
+        try:
+            for file in segment.store_indexes(final=True):
+                file.sync()
+                file.close()
+        except OSError as error:  # A full disk: readers find the index wanting, and make it anew.
+            log.warning("index could not be stored", segment=segment.path(), error=error)
+        segment.become_inactive()
+
+    # Scanning
+
+    def _scan(self, segment: Segment, next_offset: Offset) -> tuple[Offset, BadBatch | None]:
+        """Check and index the segment from where it may be unsound; gives the next offset and where to cut."""
+        file_bytes = segment.size
+        position, next_offset = self._resume(segment, next_offset)
+        interval = self.log.config.index_interval_bytes
+        while True:
+            try:
+                for found in scan_batches(segment.file.read, position, file_bytes, next_offset):
+                    self._check(found, next_offset)
+                    segment.note_scanned(found.position, found.header, interval)
+                    self.bytes_scanned += found.header.size
+                    next_offset = Offset(found.header.next_offset)
+                return next_offset, None
+            except BadBatch as bad:
+                if next_offset >= self.recovery_point:
+                    return next_offset, bad
+                damage = f"{segment.path()} at byte {bad.position}, offset {next_offset}: {bad.reason}"
+                self._report(damage)
+                after = self._batch_after(segment, bad, next_offset, file_bytes)
+                if after is None:
+                    # Where the next batch starts cannot be known. Nothing is cut, nothing may be written behind it.
+                    self._fail(damage)
+                    return self._offset_behind(segment, next_offset), None
+                segment.size = position = after.position
+                next_offset = Offset(after.header.base_offset)
+
+    def _check(self, found: FoundBatch, next_offset: Offset) -> None:
+        """BadBatch, or a report below the recovery point, when what the checksum does not cover is wrong."""
+        header = found.header
+        reason = None
+        if header.base_offset != next_offset and not self.log.config.is_compacted:
+            reason = f"base offset {header.base_offset} where {next_offset} was due"
+        elif (epoch := self._epoch_of(header)) not in (None, header.partition_leader_epoch):
+            reason = f"leader epoch {header.partition_leader_epoch} where {epoch} was due"
+        if reason is None:
+            return
+        if next_offset >= self.recovery_point:
+            raise BadBatch(found.position, reason)
+        # The topic may have been compacted once: a gap alone does not prove damage.
+        self._report(f"{self.log.directory} at offset {next_offset}: {reason}")
+
+    def _epoch_of(self, header: BatchHeader) -> int | None:
+        """The leader epoch that the checkpoint knows for a batch; None when it does not know."""
+        return next((epoch for epoch, start in reversed(self._epochs) if start <= header.base_offset), None)
+
+    def _batch_after(
+        self, segment: Segment, bad: BadBatch, next_offset: Offset, file_bytes: int
+    ) -> FoundBatch | None:
+        """The sound batch behind one whose checksum is wrong; None when its length cannot be believed either."""
+        if bad.skip_to is None:
+            return None
+        try:
+            return next(scan_batches(segment.file.read, bad.skip_to, file_bytes, next_offset + 1), None)
+        except BadBatch:
+            return None
+
+    def _offset_behind(self, segment: Segment, next_offset: Offset) -> Offset:
+        names = self.fs.listdir(self.log.directory)
+        bases = [base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None]
+        return min((base for base in bases if base > segment.base_offset), default=next_offset)
+
+    def _is_torn_at(self, next_offset: Offset) -> bool:
+        """Whether missing records from `next_offset` on are a loss that cuts the log; compaction leaves gaps too."""
+        return next_offset >= self.recovery_point and not self.log.config.is_compacted
+
+    def _resume(self, segment: Segment, next_offset: Offset) -> tuple[int, Offset]:
+        """Where the scan begins, and the offset due there: an indexed batch that is sound, else the segment's start."""
+        with contextlib.suppress(BadIndex, FileNotFoundError):
+            indexes = segment.stored_indexes()
+            indexes.check(sys.maxsize)  # Entries behind a torn tail do not make the others wrong.
+            found = self._sound_entry(segment, indexes)
+            if found is not None:
+                indexes.truncate(found.position, found.header.base_offset)
+                segment.use_indexes(indexes)
+                segment.size = found.position
+                return found.position, Offset(found.header.base_offset)
+        segment.use_indexes(SegmentIndexes(segment.base_offset))
+        segment.size = 0
+        return 0, next_offset
+
+    def _sound_entry(self, segment: Segment, indexes: SegmentIndexes) -> FoundBatch | None:
+        """The last indexed batch that had been synced, with all before it in the time index too."""
+        limit = RELATIVE_OFFSET_MAX if self.clean else self.recovery_point - segment.base_offset - 1
+        indexes.times.truncate(limit + 1)
+        newest = indexes.times.last()
+        # The two files reach the disk in any order: batches behind the last time entry are looked at again.
+        if newest is None or not segment.has_newest(indexes, newest):
+            return None
+        entry = indexes.offsets.entry_before(min(limit, newest[1]))
+        if entry is None:
+            return None
+        with contextlib.suppress(BadBatch):
+            found = next(scan_batches(segment.file.read, entry[1], segment.size, segment.base_offset), None)
+            if found is not None and found.header.last_offset == segment.base_offset + entry[0]:
+                return found
+        return None
+
+    # Damage
+
+    def _report(self, damage: str) -> None:
+        self.damaged.append(damage)
+        log.error("synced records are damaged on disk", where=damage, advice="run `penstock log verify`")
+
+    def _fail(self, damage: str) -> None:
+        if damage not in self.damaged:
+            self._report(damage)
+        self.log.fail(f"damaged on disk: {damage}")

@@ -25,7 +25,7 @@ def expired_count(
     count = 0
     for segment in segments:
         is_active = segment is segments[-1]
-        if segment.end_offset > high_watermark or segment.size == 0:
+        if segment.end_offset > high_watermark or (is_active and segment.size == 0):
             break
         below_start = segment.end_offset <= log_start and not is_active
         too_old = config.is_deleted and _is_too_old(segment, config.retention_ms, now_ms)

@@ -1,4 +1,4 @@
-"""Walking over batches: in bytes at hand (the fetch path) and through a whole file (recovery, compaction, verify)."""
+"""Walking over batches: in bytes at hand (the fetch path) and through a file (look-up, recovery, compaction, verify)."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -8,7 +8,6 @@ from penstock.wire.batch import (
     HEADER,
     HEADER_BYTES,
     MAGIC,
-    PREFIX,
     PREFIX_BYTES,
     BatchHeader,
     has_valid_crc,
@@ -18,6 +17,7 @@ Buffer = bytes | bytearray | memoryview
 Read = Callable[[int, int], Buffer]
 
 SCAN_CHUNK_BYTES = 4 << 20  # Read ahead this far: large enough that batches of the default 1 MiB are whole in it.
+HEADERS_CHUNK_BYTES = 8192  # Two index intervals: a reader that bisected finds its batch in one read.
 
 
 class BadBatch(Exception):
@@ -45,19 +45,12 @@ def whole_batches(view: Buffer, offset_end: int) -> tuple[int, int]:
         fields = unpack(view, position)
         base_offset = fields[0]
         end = position + PREFIX_BYTES + fields[1]
-        if base_offset >= offset_end or end > len(view):
+        # A damaged length must not lead backwards: the loop would never end.
+        if base_offset >= offset_end or end > len(view) or fields[1] < BATCH_LENGTH_MIN:
             break
         position = end
         next_offset = base_offset + fields[6] + 1
     return position, next_offset
-
-
-def first_batch_bytes(view: Buffer) -> int:
-    """Size of the batch that `view` starts with, 0 when not even its length is there."""
-    if len(view) < PREFIX_BYTES:
-        return 0
-    size: int = PREFIX.unpack_from(view, 0)[1] + PREFIX_BYTES
-    return size
 
 
 def header_problem(header: BatchHeader, offset_min: int) -> str | None:
@@ -83,6 +76,8 @@ def scan_batches(read: Read, start: int, end: int, offset_min: int) -> Iterator[
             raise BadBatch(position, "header is cut short")
         if position + HEADER_BYTES > chunk_start + len(chunk):
             chunk, chunk_start = read(position, min(SCAN_CHUNK_BYTES, end - position)), position
+            if len(chunk) < HEADER_BYTES:
+                raise BadBatch(position, "file is shorter than it was")
         header = BatchHeader._make(HEADER.unpack_from(chunk, position - chunk_start))
         problem = header_problem(header, offset_min)
         if problem is not None:
@@ -92,9 +87,29 @@ def scan_batches(read: Read, start: int, end: int, offset_min: int) -> Iterator[
             raise BadBatch(position, f"batch of {header.size} bytes is cut short")
         if stop > chunk_start + len(chunk):
             chunk, chunk_start = read(position, max(header.size, min(SCAN_CHUNK_BYTES, end - position))), position
+            if len(chunk) < header.size:
+                raise BadBatch(position, "file is shorter than it was")
         if not has_valid_crc(chunk, position - chunk_start, header):
             raise BadBatch(position, "checksum does not match", skip_to=stop)
         view = memoryview(chunk)[position - chunk_start : stop - chunk_start]
         yield FoundBatch(position, header, view)
         offset_min = header.next_offset
         position = stop
+
+
+def scan_headers(read: Read, start: int, end: int, offset_min: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of every batch in [start, end), bodies unread; BadBatch where a header makes no sense."""
+    position = start
+    chunk: Buffer = b""
+    chunk_start = start
+    while position < end:
+        if position + HEADER_BYTES > chunk_start + len(chunk):
+            chunk, chunk_start = read(position, min(HEADERS_CHUNK_BYTES, end - position)), position
+            if len(chunk) < HEADER_BYTES:
+                raise BadBatch(position, "header is cut short")
+        header = BatchHeader._make(HEADER.unpack_from(chunk, position - chunk_start))
+        problem = header_problem(header, offset_min)
+        if problem is not None:
+            raise BadBatch(position, problem)
+        yield position, header
+        position += header.size

@@ -3,11 +3,15 @@
 The indexes of the active segment live in memory and reach their files at every checkpoint and roll; those of older
 segments are loaded when a reader needs them. Files are opened on use, so that ten thousand partitions need no ten
 thousand descriptors.
+
+Indexes are derived data. An entry is believed only once the batch that it names has been seen where it says; otherwise
+both indexes are made anew from the log.
 """
 
 import contextlib
 from collections.abc import Callable
 
+from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.types import NO_TIMESTAMP, Offset
 from penstock.storage.format import (
@@ -21,14 +25,15 @@ from penstock.storage.format import (
 from penstock.storage.fs import Buffer, File, FileSystem
 from penstock.storage.index import BadIndex, OffsetIndex, TimeIndex
 from penstock.storage.limits import SegmentLimits
-from penstock.storage.scan import BadBatch, header_problem, scan_batches
-from penstock.wire.batch import HEADER, HEADER_BYTES, BatchHeader
+from penstock.storage.scan import BadBatch, Read, scan_batches, scan_headers
+from penstock.storage.segment_indexes import SegmentIndexes
+from penstock.wire.batch import BatchHeader
 
 log = get_logger(__name__)
 
 HeaderTest = Callable[[BatchHeader], bool]
 
-LOCATE_CHUNK_BYTES = 8192  # Two index intervals: a reader that bisected finds its batch in one read.
+UNINDEXED_BATCHES_MAX = 1000  # Kafka's interval has 68 of the smallest batches; far more is an index that was cut off.
 
 
 class NotCached(Exception):
@@ -46,35 +51,44 @@ class NotCached(Exception):
 
 class Segment:
     def __init__(
-        self, *, fs: FileSystem, limits: SegmentLimits, directory: str, base_offset: Offset, created_ms: int, size: int
+        self,
+        *,
+        fs: FileSystem,
+        limits: SegmentLimits,
+        directory: str,
+        base_offset: Offset,
+        created_ms: int,
+        size: int,
+        suffix: str = "",
     ) -> None:
         self.base_offset = base_offset
         self.size = size  # Bytes of whole batches; the file has no others, except while an append is failing.
         self.created_ms = created_ms
         self.first_timestamp = NO_TIMESTAMP  # Of the first batch; what roll by time counts from.
+        self.directory = directory
         self.is_active = False
         self.is_dirty = False  # Holds bytes that no sync has covered.
         self._fs = fs
         self._limits = limits
-        self._directory = directory
+        self._suffix = suffix  # After the usual names; for a segment that is being made and not yet in use.
         self._file: File | None = None
-        self._offset_index: OffsetIndex | None = None
-        self._time_index: TimeIndex | None = None
-        self._max_timestamp: int | None = None
-        self._max_timestamp_offset = base_offset
-        self._unindexed_bytes = 0
-        self._index_bytes_stored = 0  # How much of each index its file has.
+        self._indexes: SegmentIndexes | None = None
+        self._newest: tuple[int, Offset] | None = None  # Of a closed segment: largest timestamp, and where it is.
+        self._was_rebuilt = False  # The indexes at hand come from the log itself: where they lead is all there is.
+        self._offset_bytes_stored = 0  # How much of each index its file has.
         self._time_bytes_stored = 0
 
-    def path(self, suffix: str = LOG_SUFFIX) -> str:
-        return segment_path(self._directory, self.base_offset, suffix)
+    def path(self, kind: str = LOG_SUFFIX) -> str:
+        return segment_path(self.directory, self.base_offset, kind) + self._suffix
 
     @property
     def file(self) -> File:
         file = self._file
-        if file is None:
-            file = self._file = self._fs.open(self.path(), create=True)
-            self._limits.on_file_opened(self)
+        return file if file is not None else self._open(create=False)
+
+    def _open(self, *, create: bool) -> File:
+        file = self._file = self._fs.open(self.path(), create=create)
+        self._limits.on_file_opened(self)
         return file
 
     def close(self) -> None:
@@ -94,15 +108,15 @@ class Segment:
     def maybe_release_indexes(self) -> bool:
         if self.is_active:  # Has entries that its files lack.
             return False
-        self._offset_index = self._time_index = None
+        self._release_indexes()
         return True
 
     # Writing
 
     def start_empty(self) -> None:
-        """Begin as a new active segment, with empty indexes."""
-        self._offset_index, self._time_index = OffsetIndex(), TimeIndex()
-        self._max_timestamp = NO_TIMESTAMP
+        """Make the file and begin as a new active segment, with empty indexes."""
+        assert self._open(create=True).size() == 0, f"{self.path()} is there already"
+        self._indexes = SegmentIndexes(self.base_offset)
         self.is_active = True
 
     def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
@@ -112,7 +126,7 @@ class Segment:
         return (
             self.size + size <= segment_bytes
             and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
-            and len(self.offset_index.data) + 8 <= index_bytes
+            and len(self.indexes.offsets.data) + 8 <= index_bytes
         )
 
     def append(self, batch: Buffer, last_offset: int, max_timestamp: int, index_interval_bytes: int) -> None:
@@ -123,36 +137,36 @@ class Segment:
             self.file.truncate(self.size)
             raise
         self.is_dirty = True
-        self.index_batch(self.size, last_offset, max_timestamp, index_interval_bytes)
-        self.size += len(batch)
-        self._unindexed_bytes += len(batch)
+        self._note(self.size, len(batch), last_offset, max_timestamp, index_interval_bytes)
 
-    def index_batch(self, position: int, last_offset: int, max_timestamp: int, index_interval_bytes: int) -> None:
-        """Note a batch at `position`: an index entry once enough bytes have gone by, as Kafka does it."""
-        if self.size == 0:
+    def note_scanned(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
+        """Index a batch found by a scan; `size` follows the scan."""
+        self._note(position, header.size, header.last_offset, header.max_timestamp, index_interval_bytes)
+
+    def _note(self, position: int, size: int, last_offset: int, max_timestamp: int, index_interval_bytes: int) -> None:
+        if position == 0:
             self.first_timestamp = max_timestamp
-        if max_timestamp > self.max_timestamp:
-            self._max_timestamp, self._max_timestamp_offset = max_timestamp, Offset(last_offset)
-        if self._unindexed_bytes > index_interval_bytes:
-            self.offset_index.append(last_offset - self.base_offset, position)
-            self.time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
-            self._unindexed_bytes = 0
+        self.indexes.note(position, size, last_offset, max_timestamp, index_interval_bytes)
+        self.size = position + size
 
     def store_indexes(self, *, final: bool = False) -> list[File]:
         """Append to the index files what they lack; gives the open files, for the caller to sync and close."""
-        if self._offset_index is None or self._time_index is None:
+        indexes = self._indexes
+        if indexes is None:
             return []
-        if final and self.max_timestamp > NO_TIMESTAMP:
-            self._time_index.maybe_append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
-        files = [
-            self._store_index(OFFSET_INDEX_SUFFIX, self._offset_index.data, self._index_bytes_stored),
-            self._store_index(TIME_INDEX_SUFFIX, self._time_index.data, self._time_bytes_stored),
-        ]
-        self._index_bytes_stored, self._time_bytes_stored = len(self._offset_index.data), len(self._time_index.data)
+        if final:
+            indexes.finish()
+        files = [self._store_index(OFFSET_INDEX_SUFFIX, indexes.offsets.data, self._offset_bytes_stored)]
+        try:
+            files.append(self._store_index(TIME_INDEX_SUFFIX, indexes.times.data, self._time_bytes_stored))
+        except OSError:
+            files[0].close()
+            raise
+        self._offset_bytes_stored, self._time_bytes_stored = len(indexes.offsets.data), len(indexes.times.data)
         return files
 
-    def _store_index(self, suffix: str, data: bytearray, stored: int) -> File:
-        file = self._fs.open(self.path(suffix), create=True)
+    def _store_index(self, kind: str, data: bytearray, stored: int) -> File:
+        file = self._fs.open(self.path(kind), create=True)
         try:
             if file.size() != stored:
                 file.truncate(min(stored, file.size()))  # A failed write left a part of an entry.
@@ -164,66 +178,83 @@ class Segment:
             raise
         return file
 
-    def become_inactive(self) -> list[File]:
-        """Finish the indexes of a full segment; gives the index files, for the caller to sync and close."""
-        files = self.store_indexes(final=True)
+    def become_inactive(self) -> None:
+        """End as the active segment; its indexes must have been stored as `final`."""
         self.is_active = False
-        self._offset_index = self._time_index = None
-        return files
+        self._release_indexes()
 
-    def truncate(self, position: int, next_offset: int) -> None:
-        """Cut the file and its indexes back to `position`, where `next_offset` is due."""
+    def truncate(self, position: int) -> None:
+        """Cut the file back to `position`, where a batch starts or the file is unsound."""
+        was_noted = self.size > position
         self.file.truncate(position)
         self.size = position
         self.is_dirty = True
-        self.offset_index.truncate(position)
-        self.time_index.truncate(next_offset - self.base_offset)
-        self._index_bytes_stored = self._time_bytes_stored = 0
-        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            if self._fs.exists(self.path(suffix)):
-                self._fs.remove(self.path(suffix))
+        if was_noted:
+            self.rebuild_indexes()
 
     # Indexes
 
     @property
-    def offset_index(self) -> OffsetIndex:
-        if self._offset_index is None:
-            self._load_indexes()
-            assert self._offset_index is not None
-        return self._offset_index
+    def indexes(self) -> SegmentIndexes:
+        indexes = self._indexes
+        return indexes if indexes is not None else self._load_indexes()
 
-    @property
-    def time_index(self) -> TimeIndex:
-        if self._time_index is None:
-            self._load_indexes()
-            assert self._time_index is not None
-        return self._time_index
-
-    def _load_indexes(self) -> None:
+    def _load_indexes(self) -> SegmentIndexes:
         try:
-            offset_index = OffsetIndex(self._read_file(OFFSET_INDEX_SUFFIX))
-            time_index = TimeIndex(self._read_file(TIME_INDEX_SUFFIX))
-            offset_index.check(self.size)
-            time_index.check()
-        except (BadIndex, FileNotFoundError) as error:
+            indexes = self.stored_indexes()
+            indexes.check(self.size)
+            self._check_ends(indexes)
+        except (BadIndex, BadBatch, FileNotFoundError) as error:
             log.warning("index is missing or damaged: rebuilding it", segment=self.path(), reason=error)
-            self.rebuild_indexes()
-            return
-        self._offset_index, self._time_index = offset_index, time_index
-        self._index_bytes_stored, self._time_bytes_stored = len(offset_index.data), len(time_index.data)
+            return self.rebuild_indexes()
+        self.use_indexes(indexes)
         self._limits.on_indexes_loaded(self)
+        return indexes
 
-    def _read_file(self, suffix: str) -> bytes:
-        return self._fs.read_all(self.path(suffix))
+    def stored_indexes(self) -> SegmentIndexes:
+        """The indexes as their files have them, not checked; FileNotFoundError when one is missing."""
+        offsets = OffsetIndex(self._fs.read_all(self.path(OFFSET_INDEX_SUFFIX)))
+        times = TimeIndex(self._fs.read_all(self.path(TIME_INDEX_SUFFIX)))
+        return SegmentIndexes(self.base_offset, offsets, times)
 
-    def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
+    def use_indexes(self, indexes: SegmentIndexes) -> None:
+        """Take these as the segment's indexes. The files have all of it, and perhaps more."""
+        self._indexes = indexes
+        self._was_rebuilt = False
+        self._offset_bytes_stored, self._time_bytes_stored = len(indexes.offsets.data), len(indexes.times.data)
+
+    def _check_ends(self, indexes: SegmentIndexes) -> None:
+        """BadIndex unless the last entries are true and nothing newer lies behind them."""
+        last_offset = indexes.offsets.last()
+        last_time = indexes.times.last()
+        if last_time is not None and not self.has_newest(indexes, last_time):
+            raise BadIndex(f"no batch ends at {last_time[1]} with timestamp {last_time[0]}")
+        count = 0
+        for _, header in scan_headers(self.file.read, last_offset[1] if last_offset else 0, self.size, 0):
+            if count == 0 and last_offset and header.last_offset - self.base_offset != last_offset[0]:
+                raise BadIndex(f"no batch that ends at {last_offset[0]} starts at {last_offset[1]}")
+            count += 1
+            if header.max_timestamp > indexes.max_timestamp or count > UNINDEXED_BATCHES_MAX:
+                raise BadIndex("the log goes on behind the last entries")
+
+    def has_newest(self, indexes: SegmentIndexes, entry: tuple[int, int]) -> bool:
+        """Whether the batch that a time entry names has that timestamp as its largest."""
+        timestamp, relative_offset = entry
+        offset = self.base_offset + relative_offset
+        start = indexes.offsets.entry_before(relative_offset)
+        found = self._walk(self.file.read, start, lambda header: header.last_offset >= offset)
+        return found is not None and (found[1].last_offset, found[1].max_timestamp) == (offset, timestamp)
+
+    def _release_indexes(self) -> None:
+        if self._indexes is not None:
+            self._newest = (self._indexes.max_timestamp, self._indexes.max_timestamp_offset)
+        self._indexes = None
+
+    def rebuild_indexes(self, index_interval_bytes: int = 4096) -> SegmentIndexes:
         """Make both indexes anew from the log, and replace their files."""
         size, self.size = self.size, 0
-        self._offset_index, self._time_index = OffsetIndex(), TimeIndex()
-        self._max_timestamp = NO_TIMESTAMP
-        self._index_bytes_stored = self._time_bytes_stored = 0
-        self._unindexed_bytes = 0
-        self._max_timestamp_offset = self.base_offset
+        indexes = self._indexes = SegmentIndexes(self.base_offset)
+        self._offset_bytes_stored = self._time_bytes_stored = 0
         position = 0
         while True:
             try:
@@ -236,43 +267,21 @@ class Segment:
                     break
                 position = bad.skip_to
         self.size = size
-        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            if self._fs.exists(self.path(suffix)):
-                self._fs.remove(self.path(suffix))
-        for file in self.store_indexes(final=True):
-            file.close()
-
-    def note_scanned(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
-        """Index a batch found by a scan; `size` follows the scan."""
-        self.index_batch(position, header.last_offset, header.max_timestamp, index_interval_bytes)
-        self.size = position + header.size
-        self._unindexed_bytes += header.size
-
-    def resume_indexes(self, position: int, next_offset: int) -> None:
-        """Keep the index entries below `position`, from where a recovery scan goes on."""
-        self.offset_index.truncate(position)
-        self.time_index.truncate(next_offset - self.base_offset)
-        last = self.time_index.last()
-        self._max_timestamp = last[0] if last else NO_TIMESTAMP
-        self._max_timestamp_offset = Offset(self.base_offset + (last[1] if last else 0))
-        self._unindexed_bytes = 0
-        self.size = position
-        self._index_bytes_stored = min(self._index_bytes_stored, len(self.offset_index.data))
-        self._time_bytes_stored = min(self._time_bytes_stored, len(self.time_index.data))
+        self._was_rebuilt = True
+        try:
+            for file in self.store_indexes(final=True):
+                file.close()
+        except OSError as error:
+            log.warning("rebuilt index could not be stored", segment=self.path(), error=error)
+        self._limits.on_indexes_loaded(self)
+        return indexes
 
     @property
     def max_timestamp(self) -> int:
         """Of all batches; `NO_TIMESTAMP` when the segment has none."""
-        if self._max_timestamp is None:
-            last = self.time_index.last()
-            self._max_timestamp = last[0] if last else NO_TIMESTAMP
-            self._max_timestamp_offset = Offset(self.base_offset + (last[1] if last else 0))
-        return self._max_timestamp
-
-    @property
-    def max_timestamp_offset(self) -> Offset:
-        """The last offset of the first batch that has the maximum timestamp."""
-        return self._max_timestamp_offset if self.max_timestamp != NO_TIMESTAMP else self.base_offset
+        if self._indexes is None and self._newest is not None:
+            return self._newest[0]
+        return self.indexes.max_timestamp
 
     # Reading
 
@@ -285,40 +294,54 @@ class Segment:
 
     def locate(self, offset: int) -> int:
         """Position of the first batch whose last offset is `offset` or more; `size` when there is none."""
-        start = self.offset_index.position_before(offset - self.base_offset)
-        found = self._walk(start, lambda header: header.last_offset >= offset)
-        if found is None:
-            self._rebuild_misleading(start)
-            found = self._walk(0, lambda header: header.last_offset >= offset)
-        return self.size if found is None else found
+        return self._locate(
+            lambda: self.indexes.offsets.entry_before(offset - self.base_offset),
+            lambda header: header.last_offset >= offset,
+        )
 
     def locate_timestamp(self, timestamp: int) -> int:
         """Position of the first batch with a record of `timestamp` or later; `size` when there is none."""
-        start = self.offset_index.position_before(self.time_index.offset_before(timestamp))
-        found = self._walk(start, lambda header: header.max_timestamp >= timestamp)
-        return self.size if found is None else found
 
-    def _walk(self, position: int, wanted: HeaderTest) -> int | None:
-        """Position of the first wanted batch from `position` on, `size` when none is; None at a header that is none."""
-        chunk: Buffer = b""
-        chunk_start = position
-        while position < self.size:
-            if position + HEADER_BYTES > chunk_start + len(chunk):
-                chunk, chunk_start = self.read(position, min(LOCATE_CHUNK_BYTES, self.size - position)), position
-                if len(chunk) < HEADER_BYTES:
-                    return None
-            header = BatchHeader._make(HEADER.unpack_from(chunk, position - chunk_start))
-            if header_problem(header, self.base_offset) is not None:
+        def start() -> tuple[int, int] | None:
+            entry = self.indexes.times.entry_before(timestamp)
+            if entry is None:
                 return None
-            if wanted(header):
-                return position
-            position += header.size
-        return self.size
+            if not self._was_rebuilt and not self.has_newest(self.indexes, entry):
+                log.warning("time index is damaged: rebuilding it", segment=self.path(), entry=entry)
+                self.rebuild_indexes()
+                return start()
+            return self.indexes.offsets.entry_before(entry[1])
 
-    def _rebuild_misleading(self, start: int) -> None:
-        if start > 0:
-            log.warning("index points between batches: rebuilding it", segment=self.path(), position=start)
+        return self._locate(start, lambda header: header.max_timestamp >= timestamp)
+
+    def _locate(self, start: Callable[[], tuple[int, int] | None], wanted: HeaderTest) -> int:
+        found = self._walk(self.read, start(), wanted)
+        if found is None and not self._was_rebuilt:
+            log.warning("index points between batches: rebuilding it", segment=self.path())
             self.rebuild_indexes()
+            found = self._walk(self.read, start(), wanted)
+        if found is None:
+            raise Refused(ErrorCode.corrupt_message, f"{self.path()} is damaged: run `penstock log verify`")
+        return found[0]
+
+    def _walk(
+        self, read: Read, start: tuple[int, int] | None, wanted: HeaderTest
+    ) -> tuple[int, BatchHeader] | None:
+        """The first wanted batch from the one that an index entry names; at `size` when there is none.
+
+        None when the entry is wrong, or a batch on the way is no batch.
+        """
+        first_last_offset = None if start is None else self.base_offset + start[0]
+        try:
+            for position, header in scan_headers(read, start[1] if start else 0, self.size, self.base_offset):
+                if first_last_offset is not None and header.last_offset != first_last_offset:
+                    return None
+                first_last_offset = None
+                if wanted(header):
+                    return position, header
+        except BadBatch:
+            return None
+        return self.size, NO_BATCH
 
     # Leaving
 
@@ -332,3 +355,6 @@ class Segment:
                 self._fs.rename(path, path + suffix)
                 renamed.append(path + suffix)
         return renamed
+
+
+NO_BATCH = BatchHeader(-1, 0, -1, 0, 0, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP, -1, -1, -1, 0)

@@ -4,8 +4,8 @@
     last_offset_delta i32 | base_timestamp i64 | max_timestamp i64 | producer_id i64 | producer_epoch i16
     base_sequence i32 | records_count i32 | records …
 
-`batch_length` counts the bytes after itself; `crc` is CRC32C of everything after itself. So base offset and leader epoch
-can be stamped into a received batch without touching the checksum.
+`batch_length` counts the bytes after itself; `crc` is CRC32C of everything after itself. So base offset and leader
+epoch can be stamped into a received batch without touching the checksum.
 """
 
 import struct

@@ -1,26 +1,23 @@
-"""Kafka messages to and from bytes: kio's schemas, read and written by code that survives hostile input.
-
-kio's own decoder reserves memory for as many elements as an array claims to have, and one five-byte claim ends the
-process (docs/adr/0001). Here a count is checked against the bytes that are left before anything is made.
+"""Kafka messages to and from bytes, for every version, from the table that scripts/generate_schemas.py makes of kio.
 
 Every version of a message has one shape, a `Struct` with Kafka's field names in snake case: a field that the version
 read does not have gets its schema default, and a field that the version written does not have is left out. Durations
 and times are integers that end in `_ms`.
+
+Reading survives hostile input: a count is checked against the bytes that are left before anything is made. (kio's own
+decoder reserves memory for as many elements as an array claims, and a claim of five bytes ends the process:
+docs/adr/0001.)
 """
 
-import dataclasses
 import struct
 import typing
 from collections.abc import Callable, Sequence
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from kio.index import load_request_schema, load_response_schema
-from kio.schema.index import api_key_map, schema_name_map
-
 from penstock.base.errors import BadPeer
+from penstock.wire.schema_table import MESSAGES
 from penstock.wire.varint import InvalidVarint, read_uvarint, write_uvarint
 
 Buffer = bytes | bytearray | memoryview
@@ -29,6 +26,8 @@ Writer = Callable[[bytearray, Any], None]
 
 TAGS_MAX = 64  # Kafka defines fewer than ten for any message; more is an attack on the loop that skips them.
 ZERO_UUID = UUID(int=0)
+
+API_VERSIONS_KEY = 18
 
 
 class Struct:
@@ -72,141 +71,136 @@ def encode_response(api_key: int, version: int, response: Struct) -> bytearray:
 
 
 @cache
+def is_flexible_request(api_key: int, version: int) -> bool:
+    """Whether the request header is v2: it ends in tagged fields."""
+    return version >= int(MESSAGES[api_key][0])
+
+
+@cache
+def is_flexible_response(api_key: int, version: int) -> bool:
+    """Whether the response header is v1. Never for ApiVersions: its client does not know our versions yet."""
+    return version >= int(MESSAGES[api_key][1]) and api_key != API_VERSIONS_KEY
+
+
+@cache
 def request_reader(api_key: int, version: int) -> Reader:
-    # Some fields come and go again (Metadata had one in v8 to v10 alone), so all versions are looked at.
-    relatives = [load_request_schema(api_key, relative) for relative in schema_name_map[api_key_map[api_key]]]
-    return _entity_reader(load_request_schema(api_key, version), relatives)
+    flexible_from, _, fields, _ = MESSAGES[api_key]
+    return _struct_reader(_fields(fields), version, version >= flexible_from)
 
 
 @cache
 def response_writer(api_key: int, version: int) -> Writer:
-    return _entity_writer(load_response_schema(api_key, version))
+    _, flexible_from, _, fields = MESSAGES[api_key]
+    return _struct_writer(_fields(fields), version, version >= flexible_from)
 
 
 @cache
 def response_reader(api_key: int, version: int) -> Reader:
     """For those who play the client: tests, simulation, and later the followers."""
-    return _entity_reader(load_response_schema(api_key, version))
+    _, flexible_from, _, fields = MESSAGES[api_key]
+    return _struct_reader(_fields(fields), version, version >= flexible_from)
 
 
 @cache
 def request_writer(api_key: int, version: int) -> Writer:
-    return _entity_writer(load_request_schema(api_key, version))
+    flexible_from, _, fields, _ = MESSAGES[api_key]
+    return _struct_writer(_fields(fields), version, version >= flexible_from)
 
 
-# Fields of a schema ---------------------------------------------------------------------------------------------------
+# Fields of a message --------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class _Field:
+class _Field(NamedTuple):
     name: str
-    kafka_type: str | None  # None for a nested entity
-    entity: type | None
+    type: str
     is_array: bool
-    is_nullable: bool
-    tag: int | None
+    versions: range
+    nullable_versions: range
+    tag: int
+    tagged_versions: range
     default: Any
-    is_optional: bool  # The writer may leave it to its default.
+    is_required: bool  # The writer must give it.
+    fields: "tuple[_Field, ...]"
 
 
-@cache
-def _fields(entity: type) -> tuple[_Field, ...]:
-    hints = typing.get_type_hints(entity)
-    return tuple(_describe(field, hints[field.name]) for field in dataclasses.fields(entity))
+def _fields(entries: Sequence[tuple[Any, ...]] | None) -> tuple[_Field, ...]:
+    return tuple(_field(*entry) for entry in entries or ())
 
 
-def _describe(field: "dataclasses.Field[Any]", hint: Any) -> _Field:
-    hint, is_nullable = _without_none(hint)
-    is_array = typing.get_origin(hint) is tuple
-    if is_array:
-        hint, _ = _without_none(typing.get_args(hint)[0])
-    entity: type | None = hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
-    kafka_type = field.metadata.get("kafka_type")
-    name = field.name
-    if kafka_type in ("timedelta_i32", "timedelta_i64", "datetime_i64"):
-        name = f"{name}_ms"
-    tag = field.metadata.get("tag")
-    default = _plain_default(field.default, kafka_type, entity, is_array, is_nullable)
-    is_optional = field.default is not dataclasses.MISSING or is_array or name == "throttle_time_ms"
-    return _Field(name, kafka_type, entity, is_array, is_nullable, tag, default, is_optional)
+def _field(
+    name: str,
+    kind: str,
+    versions: tuple[int, int],
+    nullable: tuple[int, int] | None,
+    tagged: tuple[int, tuple[int, int]] | None,
+    default: Any,
+    entries: Sequence[tuple[Any, ...]] | None,
+) -> _Field:
+    fields = _fields(entries)
+    is_required = default == "required" and name != "throttle_time_ms"  # Handlers do not throttle.
+    if default is None or default == "required":
+        default = _zero(kind, nullable is not None, fields)
+    tag, tagged_versions = tagged or (-1, None)
+    return _Field(
+        name,
+        kind.removeprefix("[]"),
+        kind.startswith("[]"),
+        _range(versions),
+        _range(nullable),
+        tag,
+        _range(tagged_versions),
+        default,
+        is_required,
+        fields,
+    )
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    if typing.get_origin(hint) in (UnionType, typing.Union):
-        inner = [argument for argument in typing.get_args(hint) if argument is not NoneType]
-        return inner[0], True
-    return hint, False
+def _range(versions: tuple[int, int] | None) -> range:
+    return range(0) if versions is None else range(versions[0], versions[1] + 1)
 
 
-def _plain_default(default: Any, kafka_type: str | None, entity: Any, is_array: bool, is_nullable: bool) -> Any:
-    """What a field holds when its version or its tag is absent, in the shape that `Struct` has."""
-    if default is not dataclasses.MISSING:
-        if default is None:
-            if kafka_type == "uuid":
-                return ZERO_UUID
-            return -1 if kafka_type == "datetime_i64" else None
-        if is_array:
-            return ()
-        if kafka_type in ("timedelta_i32", "timedelta_i64"):
-            return round(default.total_seconds() * 1000)
-        if kafka_type == "datetime_i64":
-            return round(default.timestamp() * 1000)
-        if entity is not None:
-            return Struct(**{field.name: field.default for field in _fields(entity)})
-        return default
-    if is_array:
+def _zero(kind: str, is_nullable: bool, fields: tuple[_Field, ...]) -> Any:
+    if kind.startswith("[]"):
         return ()
-    if entity is not None:
-        return None if is_nullable else Struct(**{field.name: field.default for field in _fields(entity)})
-    if is_nullable and kafka_type in ("string", "bytes", "records"):
+    if is_nullable:
         return None
-    zeros: dict[str | None, Any] = {"string": "", "bytes": b"", "records": None, "bool": False, "uuid": ZERO_UUID}
-    return zeros.get(kafka_type, 0)
+    if kind == "struct":
+        return Struct(**{field.name: field.default for field in fields})
+    zeros: dict[str, Any] = {"string": "", "bytes": b"", "records": b"", "bool": False, "uuid": ZERO_UUID}
+    return zeros.get(kind, 0)
 
 
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-def _entity_reader(entity: Any, relatives: Sequence[type] = ()) -> Reader:
-    """A reader of `entity`; fields that only its `relatives` in other versions have are filled in by default."""
-    flexible: bool = entity.__flexible__
-    plain = []
-    tagged = {}
-    defaults = {field.name: field.default for relative in relatives for field in _fields(relative)}
-    for field in _fields(entity):
-        reader = _field_reader(field, flexible, _relatives_of(field, relatives))
-        if field.tag is None:
-            plain.append((field.name, reader))
-            defaults.pop(field.name, None)
+def _struct_reader(fields: tuple[_Field, ...], version: int, flexible: bool) -> Reader:
+    plain: list[tuple[str, Reader]] = []
+    tagged: dict[int, tuple[str, Reader]] = {}
+    defaults: dict[str, Any] = {}
+    for field in fields:
+        if version in field.tagged_versions:
+            tagged[field.tag] = (field.name, _field_reader(field, version, flexible))
+            defaults[field.name] = field.default
+        elif version in field.versions:
+            plain.append((field.name, _field_reader(field, version, flexible)))
         else:
-            tagged[field.tag] = (field.name, reader)
             defaults[field.name] = field.default
 
-    def read_entity(data: Buffer, position: int) -> tuple[Struct, int]:
+    def read_struct(data: Buffer, position: int) -> tuple[Struct, int]:
         result = Struct()
-        fields = result.__dict__
-        fields.update(defaults)
+        values = result.__dict__
+        values.update(defaults)
         for name, reader in plain:
-            fields[name], position = reader(data, position)
+            values[name], position = reader(data, position)
         if flexible:
-            position = read_tags(data, position, tagged, fields)
+            position = read_tags(data, position, tagged, values)
         return result, position
 
-    return read_entity
+    return read_struct
 
 
-def _relatives_of(field: _Field, relatives: Sequence[type]) -> list[type]:
-    """The entities that stand in the place of `field` in other versions."""
-    return [
-        other.entity
-        for relative in relatives
-        for other in _fields(relative)
-        if other.name == field.name and other.entity is not None
-    ]
-
-
-def read_tags(data: Buffer, position: int, known: dict[int, tuple[str, Reader]], fields: dict[str, Any]) -> int:
-    """Put the known tagged fields into `fields`, skip the others, and give the position after them."""
+def read_tags(data: Buffer, position: int, known: dict[int, tuple[str, Reader]], values: dict[str, Any]) -> int:
+    """Put the known tagged fields into `values`, skip the others, and give the position after them."""
     if data[position] == 0:
         return position + 1
     count, position = read_uvarint(data, position)
@@ -222,36 +216,37 @@ def read_tags(data: Buffer, position: int, known: dict[int, tuple[str, Reader]],
         previous = tag
         if tag in known:
             name, reader = known[tag]
-            fields[name], stop = reader(data, position)
+            values[name], stop = reader(data, position)
             if stop != end:
                 raise BadPeer(f"tag {tag} has {size} bytes, its field takes {stop - position}")
         position = end
     return position
 
 
-def _field_reader(field: _Field, flexible: bool, relatives: Sequence[type]) -> Reader:
-    if field.entity is not None:
-        reader = _entity_reader(field.entity, relatives)
-        if field.is_nullable and not field.is_array:
-            return _nullable_entity_reader(reader)
+def _field_reader(field: _Field, version: int, flexible: bool) -> Reader:
+    is_nullable = version in field.nullable_versions
+    if field.type == "struct":
+        reader = _struct_reader(field.fields, version, flexible)
+        if is_nullable and not field.is_array:
+            return _nullable_struct_reader(reader, field.name)
     else:
-        assert field.kafka_type is not None
-        is_nullable = field.is_nullable and not field.is_array
-        reader = _primitive_reader(field.kafka_type, flexible, is_nullable, field.name)
-    return _array_reader(reader, flexible, field) if field.is_array else reader
+        reader = _value_reader(field.type, flexible, is_nullable and not field.is_array, field.name)
+    return _array_reader(reader, flexible, is_nullable, field.name) if field.is_array else reader
 
 
-def _nullable_entity_reader(reader: Reader) -> Reader:
+def _nullable_struct_reader(reader: Reader, name: str) -> Reader:
     def read_nullable(data: Buffer, position: int) -> tuple[Any, int]:
         marker = data[position]
         if marker == 0xFF:  # KIP-893: -1 is null, 1 is present.
             return None, position + 1
+        if marker != 1:
+            raise BadPeer(f"{name} is marked {marker}, neither null nor present")
         return reader(data, position + 1)
 
     return read_nullable
 
 
-def _array_reader(reader: Reader, flexible: bool, field: _Field) -> Reader:
+def _array_reader(reader: Reader, flexible: bool, is_nullable: bool, name: str) -> Reader:
     def read_array(data: Buffer, position: int) -> tuple[Any, int]:
         if flexible:
             count, position = read_uvarint(data, position)
@@ -259,11 +254,11 @@ def _array_reader(reader: Reader, flexible: bool, field: _Field) -> Reader:
         else:
             (count,) = _INT32.unpack_from(data, position)
             position += 4
-        if count == -1 and field.is_nullable:
+        if count == -1 and is_nullable:
             return None, position
         # Every element takes at least a byte, so a larger count is a lie.
         if count < 0 or count > len(data) - position:
-            raise BadPeer(f"{field.name} claims {count} elements, {len(data) - position} bytes are left")
+            raise BadPeer(f"{name} claims {count} elements, {len(data) - position} bytes are left")
         items = []
         for _ in range(count):
             item, position = reader(data, position)
@@ -314,15 +309,14 @@ def _bytes_reader(flexible: bool, is_nullable: bool, is_text: bool, name: str) -
     return read_bytes
 
 
-def _primitive_reader(kafka_type: str, flexible: bool, is_nullable: bool, name: str) -> Reader:
-    if kafka_type in _LAYOUTS:
-        return _fixed_reader(_LAYOUTS[kafka_type])
-    if kafka_type == "bool":
+def _value_reader(kind: str, flexible: bool, is_nullable: bool, name: str) -> Reader:
+    if kind in _LAYOUTS:
+        return _fixed_reader(_LAYOUTS[kind])
+    if kind == "bool":
         return _read_bool
-    if kafka_type == "uuid":
+    if kind == "uuid":
         return read_uuid
-    # kio calls `records` nullable where Kafka does.
-    return _bytes_reader(flexible, is_nullable, kafka_type == "string", name)
+    return _bytes_reader(flexible, is_nullable, kind == "string", name)
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
@@ -330,26 +324,25 @@ def _primitive_reader(kafka_type: str, flexible: bool, is_nullable: bool, name: 
 _REQUIRED = object()
 
 
-def _entity_writer(entity: Any) -> Writer:
-    flexible: bool = entity.__flexible__
-    fields = _fields(entity)
-    plain = [
-        (field.name, field.default if field.is_optional else _REQUIRED, _field_writer(field, flexible))
-        for field in fields
-        if field.tag is None
-    ]
-    tagged = [
-        (field.tag, field.name, field.default, _field_writer(field, flexible))
-        for field in sorted(fields, key=lambda field: field.tag or 0)
-        if field.tag is not None
-    ]
+def _struct_writer(fields: tuple[_Field, ...], version: int, flexible: bool) -> Writer:
+    plain = []
+    tagged = []
+    for field in fields:
+        if version in field.tagged_versions:
+            tagged.append((field.tag, field.name, field.default, _field_writer(field, version, flexible)))
+        elif version in field.versions:
+            default = _REQUIRED if field.is_required else field.default
+            plain.append((field.name, default, _field_writer(field, version, flexible)))
+    tagged.sort(key=lambda entry: entry[0])
+    known = {field.name for field in fields}
 
-    def write_entity(out: bytearray, value: Struct) -> None:
+    def write_struct(out: bytearray, value: Struct) -> None:
         values = value.__dict__
+        assert values.keys() <= known, f"no version has {values.keys() - known}"
         for name, default, writer in plain:
             item = values.get(name, default)
             if item is _REQUIRED:
-                raise KeyError(f"{entity.__qualname__} v{entity.__version__} needs {name}")
+                raise KeyError(f"v{version} needs {name}")
             writer(out, item)
         if flexible:
             present = [
@@ -365,21 +358,20 @@ def _entity_writer(entity: Any) -> Writer:
                 write_uvarint(out, len(body))
                 out += body
 
-    return write_entity
+    return write_struct
 
 
-def _field_writer(field: _Field, flexible: bool) -> Writer:
-    if field.entity is not None:
-        writer = _entity_writer(field.entity)
-        if field.is_nullable and not field.is_array:
-            writer = _nullable_entity_writer(writer)
+def _field_writer(field: _Field, version: int, flexible: bool) -> Writer:
+    if field.type == "struct":
+        writer = _struct_writer(field.fields, version, flexible)
+        if version in field.nullable_versions and not field.is_array:
+            writer = _nullable_struct_writer(writer)
     else:
-        assert field.kafka_type is not None
-        writer = _primitive_writer(field.kafka_type, flexible)
+        writer = _value_writer(field.type, flexible)
     return _array_writer(writer, flexible) if field.is_array else writer
 
 
-def _nullable_entity_writer(writer: Writer) -> Writer:
+def _nullable_struct_writer(writer: Writer) -> Writer:
     def write_nullable(out: bytearray, value: Any) -> None:
         if value is None:
             out.append(0xFF)
@@ -436,28 +428,23 @@ def _bytes_writer(flexible: bool, is_text: bool) -> Writer:
     return write_bytes
 
 
-def _primitive_writer(kafka_type: str, flexible: bool) -> Writer:
-    if kafka_type in _LAYOUTS:
-        return _fixed_writer(_LAYOUTS[kafka_type])
-    if kafka_type == "bool":
+def _value_writer(kind: str, flexible: bool) -> Writer:
+    if kind in _LAYOUTS:
+        return _fixed_writer(_LAYOUTS[kind])
+    if kind == "bool":
         return _write_bool
-    if kafka_type == "uuid":
+    if kind == "uuid":
         return _write_uuid
-    return _bytes_writer(flexible, kafka_type == "string")
+    return _bytes_writer(flexible, kind == "string")
 
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
 _LAYOUTS = {
     "int8": struct.Struct(">b"),
     "int16": _INT16,
     "uint16": struct.Struct(">H"),
     "int32": _INT32,
-    "int64": _INT64,
+    "int64": struct.Struct(">q"),
     "float64": struct.Struct(">d"),
-    "error_code": _INT16,
-    "timedelta_i32": _INT32,
-    "timedelta_i64": _INT64,
-    "datetime_i64": _INT64,
 }

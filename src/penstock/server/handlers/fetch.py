@@ -1,7 +1,7 @@
 """Fetch: committed batches as they lie on disk, or a wait until there are some.
 
 v7 adds sessions (KIP-227), v9 leader epochs (KIP-320), v10 zstd, v12 is flexible, v13 names topics by id. A fetch
-inside a batch gets the whole batch: clients skip what they did not ask for. The first batch of a reply is sent even when
+inside a batch gets the whole batch: clients skip what they did not ask for. The first batch of a reply is sent even if
 it is larger than every limit, or its reader would never get past it (KIP-74). Fetches as a replica are refused: who
 could pose as a follower could move the high watermark (CVE-2018-1288).
 """

@@ -15,7 +15,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-const idleMax = 20 * time.Second
+const (
+	produceMax = 60 * time.Second
+	idleMax    = 20 * time.Second
+)
 
 var codecs = map[string]kgo.CompressionCodec{
 	"none":   kgo.NoCompression(),
@@ -37,13 +40,15 @@ func produce(bootstrap, topic, codec, path string) error {
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(codecs[codec]),
-		kgo.RecordDeliveryTimeout(60*time.Second),
 	)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	return client.ProduceSync(context.Background(), records...).FirstErr()
+	// Not RecordDeliveryTimeout: that counts from the record's timestamp, and ours lie in the past.
+	ctx, cancel := context.WithTimeout(context.Background(), produceMax)
+	defer cancel()
+	return client.ProduceSync(ctx, records...).FirstErr()
 }
 
 func consume(bootstrap, topic, partitionCount, path string) error {

@@ -15,8 +15,8 @@ class AiokafkaClient:
     def consume(self, topic: str, partition_count: int) -> list[Record]:
         return asyncio.run(self._consume(topic, partition_count))
 
-    def list(self) -> dict[str, int]:
-        return asyncio.run(self._list())
+    def topics(self) -> dict[str, int]:
+        return asyncio.run(self._topics())
 
     async def _produce(self, topic: str, codec: str, records: list[Record]) -> None:
         async with AIOKafkaProducer(
@@ -62,7 +62,7 @@ class AiokafkaClient:
                         unfinished.discard(partition)
         return records
 
-    async def _list(self) -> dict[str, int]:
+    async def _topics(self) -> dict[str, int]:
         admin = AIOKafkaAdminClient(bootstrap_servers=job_loop.bootstrap())
         await admin.start()
         try:

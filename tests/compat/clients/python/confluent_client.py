@@ -79,7 +79,7 @@ class ConfluentClient:
                     raise KafkaException(error)
         return records
 
-    def list(self) -> dict[str, int]:
+    def topics(self) -> dict[str, int]:
         topics = AdminClient({"bootstrap.servers": job_loop.bootstrap()}).list_topics(timeout=20).topics
         return {name: len(topic.partitions) for name, topic in topics.items()}
 

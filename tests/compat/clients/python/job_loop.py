@@ -28,7 +28,7 @@ class Client(Protocol):
     def consume(self, topic: str, partition_count: int) -> Iterable[Record]:
         """Every record from the first offset to the end of each partition as it is now."""
 
-    def list(self) -> dict[str, int]:
+    def topics(self) -> dict[str, int]:
         """Partition count by topic."""
 
 
@@ -55,7 +55,7 @@ def _run_job(client: Client, verb: str, *arguments: str) -> None:
         topic, partition_count, path = arguments
         write_records(Path(path), in_log_order(client.consume(topic, int(partition_count))))
     elif verb == "list":
-        lines = [f"{topic}\t{count}\n" for topic, count in sorted(client.list().items())]
+        lines = [f"{topic}\t{count}\n" for topic, count in sorted(client.topics().items())]
         Path(arguments[0]).write_text("".join(lines))
     else:
         raise ValueError(f"no such job: {verb}")

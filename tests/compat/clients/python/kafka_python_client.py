@@ -51,7 +51,7 @@ class KafkaPythonClient:
         consumer.close()
         return records
 
-    def list(self) -> dict[str, int]:
+    def topics(self) -> dict[str, int]:
         consumer = KafkaConsumer(bootstrap_servers=job_loop.bootstrap())
         topics = {topic: len(consumer.partitions_for_topic(topic) or ()) for topic in consumer.topics()}
         consumer.close()

@@ -45,7 +45,7 @@ class KcatClient:
             )
             yield from _parsed(output)
 
-    def list(self) -> dict[str, int]:
+    def topics(self) -> dict[str, int]:
         metadata = json.loads(_kcat("-L", "-J"))
         return {topic["topic"]: len(topic["partitions"]) for topic in metadata["topics"]}
 

@@ -1,0 +1,51 @@
+"""The timer wheel: never early, cancelled for good, one loop timer for all."""
+
+import asyncio
+
+from penstock.base.timers import TICK_S, TimerWheel
+
+
+def test_timers_fire_in_order_and_never_early() -> None:
+    async def scenario() -> list[tuple[str, float]]:
+        wheel, loop = TimerWheel(), asyncio.get_running_loop()
+        start, fired = loop.time(), []
+        for name, delay in (("late", 0.06), ("soon", 0.01), ("now", 0.0), ("middle", 0.03)):
+            wheel.call_later(delay, lambda name=name: fired.append((name, loop.time() - start)))
+        await asyncio.sleep(0.15)
+        return fired
+
+    fired = asyncio.run(scenario())
+    assert [name for name, _ in fired] == ["now", "soon", "middle", "late"]
+    delays = {"now": 0.0, "soon": 0.01, "middle": 0.03, "late": 0.06}
+    # The loop itself may run a timer up to its clock's resolution early.
+    assert all(elapsed >= delays[name] - 0.001 for name, elapsed in fired)
+
+
+def test_a_cancelled_timer_never_fires_and_one_may_cancel_another() -> None:
+    async def scenario() -> list[str]:
+        wheel, fired = TimerWheel(), []
+        doomed = wheel.call_later(0.02, lambda: fired.append("doomed"))
+        wheel.call_later(0.01, doomed.cancel)
+        wheel.call_later(0.0, lambda: fired.append("first")).cancel()
+        wheel.call_later(0.03, lambda: fired.append("last"))
+        await asyncio.sleep(0.1)
+        return fired
+
+    assert asyncio.run(scenario()) == ["last"]
+
+
+def test_a_callback_may_set_a_timer_for_the_tick_that_is_firing() -> None:
+    async def scenario() -> int:
+        wheel, count = TimerWheel(), 0
+
+        def again() -> None:
+            nonlocal count
+            count += 1
+            if count < 5:
+                wheel.call_later(0, again)
+
+        wheel.call_later(0, again)
+        await asyncio.sleep(TICK_S * 20)
+        return count
+
+    assert asyncio.run(scenario()) == 5

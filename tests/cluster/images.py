@@ -1,0 +1,35 @@
+"""Images for tests, made the only way there is: by applying changes of a store."""
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+from penstock.base.types import NodeId
+from penstock.cluster import records
+from penstock.cluster.image import EMPTY_IMAGE, ClusterImage, apply
+from penstock.cluster.store.base import Change, Entry, Put, Write
+
+_versions = count(100)
+
+
+def changes_of(writes: Iterable[Write]) -> list[Change]:
+    """What a store would tell of `writes`, each with a version of its own."""
+    return [
+        Change(write.key, Entry(write.key, write.value, next(_versions), 1) if isinstance(write, Put) else None)
+        for write in writes
+    ]
+
+
+def after(image: ClusterImage, writes: Iterable[Write]) -> ClusterImage:
+    return apply(image, changes_of(writes))
+
+
+def cluster(brokers: Sequence[int] = (1,)) -> ClusterImage:
+    """A cluster without topics; broker 1 is the controller."""
+    writes: list[Write] = [
+        Put(records.broker_key(NodeId(node)), records.encode_broker(records.BrokerRecord("localhost", 9092, None)))
+        for node in brokers
+    ]
+    writes.append(Put(records.CLUSTER_ID, records.encode({"id": "test"})))
+    writes.append(Put(records.CONTROLLER, records.encode({"node": 1})))
+    writes.append(Put(records.CONTROLLER_EPOCH, records.encode({"epoch": 1})))
+    return after(EMPTY_IMAGE, writes)

@@ -1,0 +1,118 @@
+"""Produce and Fetch, packed by hand, say the same as the generic codec in every version."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base.errors import BadPeer
+from penstock.server.api import ApiKey
+from penstock.wire import codec
+from penstock.wire.codec import Struct
+from penstock.wire.fetch import FetchedPartition, pack_fetch_response
+from penstock.wire.produce import PartitionResult, pack_produce_response, read_produce_request
+
+TOPIC_ID = UUID(int=77)
+
+
+def topic_fields(version: int) -> dict[str, object]:
+    return {"topic_id": TOPIC_ID} if version >= 13 else {"name": "topic-é"}
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@given(
+    transactional_id=st.none() | st.text(max_size=200),
+    acks=st.sampled_from([-1, 0, 1, 2]),
+    partitions=st.lists(st.tuples(st.integers(0, 9), st.none() | st.binary(max_size=300)), max_size=4),
+)
+def test_produce_requests_read_as_the_codec_wrote_them(
+    version: int, transactional_id: str | None, acks: int, partitions: list[tuple[int, bytes | None]]
+) -> None:
+    data = bytearray(b"head")
+    topic = Struct(
+        **topic_fields(version),
+        partition_data=[Struct(index=index, records=records) for index, records in partitions],
+    )
+    message = Struct(transactional_id=transactional_id, acks=acks, timeout_ms=1500, topic_data=[topic, topic])
+    codec.request_writer(ApiKey.PRODUCE, version)(data, message)
+    request = read_produce_request(memoryview(data), 4, version)
+    assert (request.transactional_id, request.acks, request.timeout_ms) == (transactional_id, acks, 1500)
+    name = next(iter(topic_fields(version).values()))
+    found = [(item.topic, item.partition, item.records and bytes(item.records)) for item in request.partitions]
+    assert found == [(name, index, records and bytes(records)) for index, records in partitions] * 2
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_a_produce_request_cut_at_any_byte_is_refused(version: int) -> None:
+    data = bytearray()
+    topic = Struct(**topic_fields(version), partition_data=[Struct(index=0, records=b"records")])
+    message = Struct(transactional_id="id", acks=-1, timeout_ms=1, topic_data=[topic])
+    codec.request_writer(ApiKey.PRODUCE, version)(data, message)
+    for end in range(len(data)):
+        with pytest.raises(BadPeer):
+            read_produce_request(memoryview(data)[:end], 0, version)
+    with pytest.raises(BadPeer, match="follow"):
+        read_produce_request(memoryview(data + b"\0"), 0, version)
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_produce_responses_are_packed_as_the_codec_would(version: int) -> None:
+    topic = TOPIC_ID if version >= 13 else "topic-é"
+    results = [PartitionResult(0, 0, 42, -1, 3, None), PartitionResult(1, 87, -1, -1, -1, "why" * 50)]
+    expected = Struct(
+        responses=[
+            Struct(
+                **topic_fields(version),
+                partition_responses=[
+                    Struct(
+                        index=result.partition,
+                        error_code=result.error,
+                        base_offset=result.base_offset,
+                        log_append_time_ms=result.log_append_time,
+                        log_start_offset=result.log_start,
+                        error_message=result.message,
+                    )
+                    for result in results
+                ],
+            )
+        ]
+    )
+    assert pack_produce_response(version, [(topic, results)]) == codec.encode_response(
+        ApiKey.PRODUCE, version, expected
+    )
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_fetch_responses_are_packed_as_the_codec_would(version: int) -> None:
+    topic = TOPIC_ID if version >= 13 else "topic-é"
+    partitions = [
+        FetchedPartition(0, 0, 10, 9, 1, b"batch" * 60, True),
+        FetchedPartition(1, 3, -1, -1, -1, b"", False),
+        FetchedPartition(2, 0, 5, 5, 0, memoryview(b"more"), False),
+    ]
+    named = {"topic_id": TOPIC_ID} if version >= 13 else {"topic": "topic-é"}
+    expected = Struct(
+        error_code=0,
+        session_id=7,
+        responses=[
+            Struct(
+                **named,
+                partitions=[
+                    Struct(
+                        partition_index=item.partition,
+                        error_code=item.error,
+                        high_watermark=item.high_watermark,
+                        last_stable_offset=item.last_stable_offset,
+                        log_start_offset=item.log_start,
+                        aborted_transactions=[] if item.read_committed else None,
+                        preferred_read_replica=-1,
+                        records=bytes(item.records),
+                    )
+                    for item in partitions
+                ],
+            )
+        ],
+    )
+    packed = b"".join(pack_fetch_response(version, 0, 7, [(topic, partitions)]))
+    assert packed == codec.encode_response(ApiKey.FETCH, version, expected)
