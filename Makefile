@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: help run test check bench schemas lock clean
+.PHONY: help run test check bench schemas docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -26,6 +26,9 @@ bench: .venv/dev.stamp ## Measure the produce path against the machine's limits.
 
 schemas: .venv/dev.stamp ## Renew the tables of Kafka's messages and error codes from kio.
 	$(BIN)/python scripts/generate_schemas.py
+
+docs: .venv/dev.stamp ## Renew the generated pages of docs/.
+	$(BIN)/python scripts/generate_docs.py
 
 lock: .venv/dev.stamp ## Renew the lock files from pyproject.toml.
 	$(PIP) install uv

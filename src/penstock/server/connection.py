@@ -84,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._is_writing_paused = False
         self._is_reading_paused = False
+        self._is_flush_due = False
         self.is_closed = False
         self.peer = "?"
         self.active_at = 0.0  # Loop time of the last received byte.
@@ -110,15 +111,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         self.active_at = self._listener.now()
+        self._is_flush_due = True  # Below, once for all frames that came together.
         try:
-            frames = self._frames.received(count)
-            for frame in frames:
+            for frame in self._frames.received(count):
                 if self.is_closed:
                     return
                 self._listener.dispatch(self, frame)
         except BadPeer as error:
-            self.close(str(error))
+            self._flush()
+            self.close(str(error), after_writing=True)
             return
+        self._flush()
         if len(self._replies) >= REQUESTS_OPEN_MAX or self._listener.is_over_budget:
             self._update_reading()
 
@@ -154,16 +157,22 @@ class Connection(asyncio.BufferedProtocol):
         return reply
 
     def on_reply_ready(self, reply: Reply) -> None:
-        if self.is_closed or self._replies[0] is not reply:
+        if self.is_closed or self._replies[0] is not reply or self._is_flush_due:
             return
+        # Replies that get ready together leave together: a send costs more than making the reply.
+        self._is_flush_due = True
+        asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send every reply whose turn it is."""
+        self._is_flush_due = False
         buffers: list[Buffer] = []
         replies = self._replies
         while replies and replies[0].is_ready:
             done = replies.popleft()
             buffers += done.take()
             self._listener.release(done.frame_bytes)
-        if buffers:
-            assert self._transport is not None
+        if buffers and self._transport is not None and not self.is_closed:
             self._transport.writelines(buffers)
         if self._is_reading_paused:
             self._update_reading()
@@ -186,12 +195,15 @@ class Connection(asyncio.BufferedProtocol):
     def on_budget_freed(self) -> None:
         self._update_reading()
 
-    def close(self, reason: str) -> None:
-        """Drop the connection and everything that waits in it."""
+    def close(self, reason: str, *, after_writing: bool = False) -> None:
+        """Drop the connection and the requests in it; `after_writing` lets replies leave that are on their way."""
         if not self.is_closed and self._transport is not None:
             log.debug("connection closed", peer=self.peer, reason=reason)
             self.is_closed = True
-            self._transport.abort()
+            if after_writing and not self._is_writing_paused:
+                self._transport.close()
+            else:
+                self._transport.abort()
 
     def close_gently(self) -> None:
         """Close once the replies that are ready have been sent."""

@@ -12,6 +12,8 @@ class InvalidVarint(ValueError):
 
 def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
     """An unsigned 32-bit varint and the position after it."""
+    if position < len(data) and (byte := data[position]) < 0x80:  # Most are short.
+        return byte, position + 1
     value, position = _read(data, position, UVARINT_BYTES_MAX)
     if value > 0xFFFFFFFF:
         raise InvalidVarint(f"{value} does not fit 32 bits")
@@ -20,6 +22,8 @@ def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
     """A zigzag varint of up to 64 bits and the position after it."""
+    if position < len(data) and (byte := data[position]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
     value, position = _read(data, position, VARLONG_BYTES_MAX)
     if value > 0xFFFFFFFFFFFFFFFF:
         raise InvalidVarint(f"{value} does not fit 64 bits")

@@ -86,7 +86,7 @@ def _topic_by_id(image: ClusterImage, topic_id: UUID, request: Struct) -> Struct
 
 
 def _reply(image: ClusterImage, request: Struct, topics: Iterable[Struct]) -> Struct:
-    asked = getattr(request, "include_cluster_authorized_operations", False)  # Only v8 to v10 have it.
+    asked = request.include_cluster_authorized_operations
     return Struct(
         brokers=[
             Struct(node_id=node_id, host=broker.host, port=broker.port, rack=broker.rack)
