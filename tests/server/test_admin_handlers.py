@@ -555,7 +555,7 @@ def test_described_values_are_those_in_force(run: Run) -> None:
         assert all(config.synonyms == () and config.documentation is None for config in result.configs)
         result = await client.describe_configs(BROKER, "1", "log.retention.ms", "log.retention.hours", "listeners")
         assert {config.name: (config.value, config.config_source, config.read_only) for config in result.configs} == {
-            "log.retention.ms": ("172800000", 5, True),
+            "log.retention.ms": ("172800000", 5, False),
             "log.retention.hours": ("48", 4, True),
             "listeners": ("PLAINTEXT://localhost:0", 4, True),
         }
@@ -646,6 +646,23 @@ def test_broker_settings_that_change_at_run_time(run: Run) -> None:
         ]
         assert (await client.alter(BROKER, "1", ("num.partitions", DELETE, None))).error_code == ErrorCode.none
         assert len((await client.metadata("u", auto_create=True)).topics[0].partitions) == 2
+
+    run(scenario)
+
+
+def test_defaults_of_topics_that_change_at_run_time_reach_their_partitions(run: Run) -> None:
+    async def scenario(client: Client) -> None:
+        await client.create("t")
+        await client.create("own", retention_ms="9")
+        configs = [client.broker.partitions.get(name, 0).log for name in ("t", "own")]
+        assert (await client.alter(BROKER, "1", ("log.retention.ms", SET, "7"))).error_code == ErrorCode.none
+        assert [partition_log.config.retention_ms for partition_log in configs] == [7, 9]
+        result = await client.describe_configs(TOPIC, "t", "retention.ms", include_synonyms=True)
+        assert (result.configs[0].value, result.configs[0].config_source) == ("7", 2)
+        assert (await client.alter(BROKER, "1", ("log.retention.ms", DELETE, None))).error_code == ErrorCode.none
+        assert [partition_log.config.retention_ms for partition_log in configs] == [14 * 86_400_000, 9]
+        refused = await client.alter(BROKER, "1", ("log.flush.interval.ms", SET, "7"))
+        assert refused.error_code == ErrorCode.invalid_request
 
     run(scenario)
 

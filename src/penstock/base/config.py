@@ -27,6 +27,7 @@ from penstock.base.logging import get_logger
 from penstock.base.topic_config import (
     BROKER_SYNONYMS,
     DEFAULT_TOPIC_CONFIG,
+    TOPIC_CONFIGS,
     TopicConfig,
     parse_topic_config,
     topic_default_overrides,
@@ -255,7 +256,13 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
 
 # What can change while the broker runs, because whoever uses it reads it from the cluster image each time.
 DYNAMIC_BROKER_CONFIGS = frozenset(
-    {"auto.create.topics.enable", "default.replication.factor", "delete.topic.enable", "num.partitions"}
+    {
+        "auto.create.topics.enable",
+        "default.replication.factor",
+        "delete.topic.enable",
+        "num.partitions",
+        *(key.synonym for key in TOPIC_CONFIGS.values() if key.synonym is not None and key.refused is None),
+    }
 )
 
 _SPECIAL = frozenset({"listeners", "advertised.listeners", "log.dirs"})

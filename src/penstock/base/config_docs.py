@@ -27,7 +27,7 @@ _TOPIC = """
 ## Topic
 
 Set when a topic is created, or later (`kafka-configs --entity-type topics --alter`); it takes effect at once. The
-broker's key gives the default of all topics that have no value of their own.
+broker's key gives the default of all topics that have no value of their own; the first key named is also live.
 
 """
 

@@ -78,10 +78,14 @@ class Broker:
         self.metadata.subscribe(self.partitions.apply)
         await self.metadata.start()
         self.logs.start_loops()
-        await self.listener.start()
+        # Registered before the port opens, so that the first client finds a broker in the metadata.
         host = self.config.advertised_host or self.config.host
-        port = self.config.advertised_port or self.listener.port
-        await self._registration.start(host, port, self.config.rack)
+        port = self.config.advertised_port or self.config.port
+        if port:
+            await self._registration.start(host, port, self.config.rack)
+        await self.listener.start()
+        if not port:
+            await self._registration.start(host, self.listener.port, self.config.rack)
         log.info(
             "broker started",
             version=__version__,

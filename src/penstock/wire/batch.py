@@ -166,9 +166,7 @@ def decode_records(header: BatchHeader, data: Buffer) -> Iterator[Record]:
         raise CorruptBatch(f"{len(data) - position} bytes left after {header.records_count} records")
 
 
-def _decode_record(
-    data: Buffer, start: int, header: BatchHeader, append_time: int | None
-) -> tuple[Record, int]:
+def _decode_record(data: Buffer, start: int, header: BatchHeader, append_time: int | None) -> tuple[Record, int]:
     length, position = read_varint(data, start)
     end = position + length
     if length < RECORD_BYTES_MIN - 1 or end > len(data):

@@ -52,14 +52,15 @@ class Struct:
 
 
 def decode_request(api_key: int, version: int, data: Buffer, position: int) -> Struct:
-    """The request body at `position`; BadPeer when it is cut short, malformed or followed by other bytes."""
+    """The request body at `position`; BadPeer when it is cut short or malformed.
+
+    Bytes behind it are passed over, as Kafka does: librdkafka sends three too many with an empty Metadata v13.
+    """
     reader = request_reader(api_key, version)
     try:
-        request, position = reader(data, position)
+        request, _ = reader(data, position)
     except (struct.error, IndexError, InvalidVarint, UnicodeDecodeError) as error:
         raise BadPeer(f"request of api {api_key} v{version} cannot be read: {error}") from error
-    if position != len(data):
-        raise BadPeer(f"{len(data) - position} bytes follow the request of api {api_key} v{version}")
     assert isinstance(request, Struct)
     return request
 

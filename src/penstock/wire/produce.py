@@ -53,15 +53,12 @@ class PartitionResult(NamedTuple):
 def read_produce_request(frame: memoryview, position: int, version: int) -> ProduceRequest:
     """The request at `position`, whose records are views of the frame; BadPeer when it is malformed."""
     try:
-        request, position = _read(frame, position, version)
+        return _read(frame, position, version)
     except (struct.error, IndexError, InvalidVarint, UnicodeDecodeError) as error:
         raise BadPeer(f"Produce v{version} cannot be read: {error}") from error
-    if position != len(frame):
-        raise BadPeer(f"{len(frame) - position} bytes follow Produce v{version}")
-    return request
 
 
-def _read(frame: memoryview, position: int, version: int) -> tuple[ProduceRequest, int]:
+def _read(frame: memoryview, position: int, version: int) -> ProduceRequest:
     flexible = version >= FLEXIBLE_VERSION
     transactional_id, position = _read_string(frame, position, flexible)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
@@ -91,8 +88,8 @@ def _read(frame: memoryview, position: int, version: int) -> tuple[ProduceReques
         if flexible:
             position = read_tags(frame, position, {}, {})
     if flexible:
-        position = read_tags(frame, position, {}, {})
-    return ProduceRequest(transactional_id, acks, timeout_ms, partitions), position
+        read_tags(frame, position, {}, {})
+    return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
 
 
 def _read_string(frame: memoryview, position: int, flexible: bool) -> tuple[str | None, int]:

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios within one run, never seconds against a wish."""

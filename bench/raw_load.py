@@ -1,0 +1,97 @@
+"""Produce requests made once and sent as fast as a socket takes them: the broker is the bottleneck, not the client."""
+
+import socket
+import struct
+import time
+
+from penstock.server.api import ApiKey
+from penstock.wire.batch import Record, build_batch
+from penstock.wire.codec import Struct, request_writer
+
+PRODUCE_VERSION = 7
+CREATE_TOPICS_VERSION = 4
+FETCH_VERSION = 11
+
+
+class RawClient:
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._stream = self._socket.makefile("rb", buffering=1 << 20)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def create_topic(self, name: str, durability: str) -> None:
+        topic = Struct(
+            name=name,
+            num_partitions=1,
+            replication_factor=1,
+            assignments=[],
+            configs=[Struct(name="penstock.durability", value=durability)],
+        )
+        message = Struct(topics=[topic], timeout_ms=10_000, validate_only=False)
+        self._socket.sendall(_frame(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, message))
+        self._reply()
+
+    def produce(self, topic: str, record_bytes: int, records: int, requests: int, in_flight: int) -> float:
+        """Seconds for `requests` batches of `records`, with `in_flight` requests open."""
+        now_ms = int(time.time() * 1000)
+        batch = build_batch([Record(n, now_ms, None, bytes(record_bytes)) for n in range(records)], base_offset=0)
+        partition = Struct(index=0, records=bytes(batch))
+        message = Struct(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=30_000,
+            topic_data=[Struct(name=topic, partition_data=[partition])],
+        )
+        frame = _frame(ApiKey.PRODUCE, PRODUCE_VERSION, message)
+        start, sent = time.perf_counter(), 0
+        for answered in range(requests):
+            while sent < requests and sent - answered < in_flight:
+                self._socket.sendall(frame)
+                sent += 1
+            self._reply()
+        return time.perf_counter() - start
+
+    def fetch(self, topic: str, total_bytes: int, bytes_max: int) -> float:
+        """Seconds to read `total_bytes` from the start of the topic."""
+        start, received, offset = time.perf_counter(), 0, 0
+        while received < total_bytes:
+            partition = Struct(partition=0, fetch_offset=offset, partition_max_bytes=bytes_max)
+            message = Struct(
+                replica_id=-1,
+                max_wait_ms=500,
+                min_bytes=1,
+                max_bytes=bytes_max,
+                topics=[Struct(topic=topic, partitions=[partition])],
+                forgotten_topics_data=[],
+            )
+            self._socket.sendall(_frame(ApiKey.FETCH, FETCH_VERSION, message))
+            reply = self._reply()
+            # Version 11 with one topic and one partition: the records are at the end, their length before them.
+            records_start = 4 + 4 + 2 + 4 + 4 + 2 + len(topic) + 4 + 4 + 2 + 8 + 8 + 8 + 4 + 4 + 4
+            records = memoryview(reply)[records_start:]
+            received += len(records)
+            offset = _next_offset(records)
+        return time.perf_counter() - start
+
+    def _reply(self) -> bytes:
+        (size,) = struct.unpack(">i", self._stream.read(4))
+        return self._stream.read(size)
+
+
+def _next_offset(records: memoryview) -> int:
+    position, next_offset = 0, 0
+    while position < len(records):
+        base, length = struct.unpack_from(">qi", records, position)
+        (delta,) = struct.unpack_from(">i", records, position + 23)
+        next_offset = base + delta + 1
+        position += 12 + length
+    return next_offset
+
+
+def _frame(key: ApiKey, version: int, message: Struct) -> bytes:
+    body = bytearray(struct.pack(">hhih", key, version, 0, -1))
+    request_writer(key, version)(body, message)
+    return struct.pack(">i", len(body)) + bytes(body)
