@@ -337,3 +337,19 @@ def test_unknown_codec_is_corrupt(codec: int) -> None:
     struct.pack_into(">h", batch, 21, codec)
     with pytest.raises(CorruptBatch):
         read_all(batch)
+
+
+def test_header_names_that_are_no_utf8_survive_a_round_trip() -> None:
+    name = b"\xff\xfe".decode(errors="surrogateescape")
+    batch = build_batch([Record(0, 0, None, None, [Header(name, b"v")])], base_offset=0)
+    (record,) = records_of(batch, decompressed_bytes_max=1000)
+    assert record.headers[0].key.encode(errors="surrogateescape") == b"\xff\xfe"
+
+
+def test_a_record_outside_the_batchs_offsets_or_the_range_of_time_is_corrupt() -> None:
+    beyond = build_batch([Record(0, 0, None, None), Record(7, 0, None, None)], base_offset=0, last_offset=3)
+    late = build_batch([Record(0, 2**62, None, None)], base_offset=0, base_timestamp=0)
+    struct.pack_into(">q", late, 27, 2**62)
+    for batch in (beyond, late):
+        with pytest.raises(CorruptBatch):
+            list(records_of(batch, decompressed_bytes_max=1000))

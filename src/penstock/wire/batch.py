@@ -114,6 +114,8 @@ def read_header(view: Buffer, position: int = 0) -> BatchHeader:
 
 
 def has_valid_crc(view: Buffer, position: int, header: BatchHeader) -> bool:
+    if header.batch_length < BATCH_LENGTH_MIN:
+        return False
     body = memoryview(view)[position + CRC_START : position + header.size]
     return bool(crc32c.crc32c(body) == header.crc)
 
@@ -159,7 +161,7 @@ def decode_records(header: BatchHeader, data: Buffer) -> Iterator[Record]:
     for _ in range(header.records_count):
         try:
             record, position = _decode_record(data, position, header, append_time)
-        except (InvalidVarint, IndexError, UnicodeDecodeError) as error:
+        except (InvalidVarint, IndexError) as error:
             raise CorruptBatch(f"record at byte {position} cannot be read: {error}") from error
         yield record
     if position != len(data) or header.records_count < 0:
@@ -173,6 +175,8 @@ def _decode_record(data: Buffer, start: int, header: BatchHeader, append_time: i
         raise CorruptBatch(f"record at byte {start} has length {length}, {len(data) - position} bytes are left")
     timestamp_delta, position = read_varint(data, position + 1)
     offset_delta, position = read_varint(data, position)
+    if not 0 <= offset_delta <= header.last_offset_delta:
+        raise CorruptBatch(f"record at byte {start} has offset delta {offset_delta} of {header.last_offset_delta}")
     key, position = _read_bytes(data, position, end)
     value, position = _read_bytes(data, position, end)
     count, position = read_varint(data, position)
@@ -184,10 +188,13 @@ def _decode_record(data: Buffer, start: int, header: BatchHeader, append_time: i
         if name is None:
             raise CorruptBatch(f"record at byte {start} has a header without a name")
         header_value, position = _read_bytes(data, position, end)
-        headers.append(Header(name.decode(), header_value))
+        # Names that are no UTF-8 come back as the same bytes: nothing on the way in refuses them.
+        headers.append(Header(name.decode(errors="surrogateescape"), header_value))
     if position != end:
         raise CorruptBatch(f"record at byte {start} ends {end - position} bytes early")
     timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
+    if not -(2**63) <= timestamp < 2**63:
+        raise CorruptBatch(f"record at byte {start} has timestamp {timestamp}")
     return Record(header.base_offset + offset_delta, timestamp, key, value, headers, end - start), end
 
 
@@ -247,7 +254,7 @@ def _encode_record(record: Record, base_offset: int, base_timestamp: int) -> byt
     _write_bytes(body, record.value)
     write_varint(body, len(record.headers))
     for name, value in record.headers:
-        _write_bytes(body, name.encode())
+        _write_bytes(body, name.encode(errors="surrogateescape"))
         _write_bytes(body, value)
     framed = bytearray()
     write_varint(framed, len(body))
