@@ -66,7 +66,8 @@ class Partition:
         self._epochs = LeaderEpochs()
         self._uncommitted: deque[tuple[Offset, Committed]] = deque()  # In order of offset.
         self._waiting: dict[Readable, None] = {}  # A dict for its order: the first to wait is the first to be told.
-        self._readable_bytes = 0  # Appended since the waiters were last told.
+        self._uncommitted_bytes: deque[tuple[Offset, int]] = deque()  # Next offset and size of each such batch.
+        self._readable_bytes = 0  # Committed since the waiters were last told.
         self._wake_up: asyncio.Handle | None = None
 
     def open(self) -> None:
@@ -139,7 +140,7 @@ class Partition:
             self._begin_epoch()
         last_offset = base_offset + header.last_offset_delta
         partition_log.append(batch, last_offset, max_timestamp)
-        self._readable_bytes += len(batch)
+        self._uncommitted_bytes.append((Offset(last_offset + 1), len(batch)))
         if config.durability == "fsync":
             self._commit.request(partition_log)
         else:
@@ -172,6 +173,9 @@ class Partition:
         if offset <= self.high_watermark:
             return
         self.high_watermark = offset
+        batches = self._uncommitted_bytes
+        while batches and batches[0][0] <= offset:
+            self._readable_bytes += batches.popleft()[1]
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] <= offset:
             uncommitted.popleft()[1](ErrorCode.none)

@@ -1,0 +1,234 @@
+"""One partition: what is committed when, and who is told."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from penstock.base.clock import SystemClock
+from penstock.base.config import BrokerConfig
+from penstock.base.errors import ErrorCode, Refused
+from penstock.base.topic_config import TopicConfig
+from penstock.base.types import LeaderEpoch, Offset, TopicPartition
+from penstock.partition.partition import Partition
+from penstock.storage.fs import PosixFileSystem
+from penstock.storage.log_manager import LogManager
+from penstock.wire.batch import Record, build_batch, records_of
+
+TP = TopicPartition("topic", 0)
+
+
+class HeldFileSystem(PosixFileSystem):
+    """A disk whose syncs wait until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[asyncio.Future[None]] = []
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.held.append(future)
+        await future
+        return function()
+
+    async def let_go(self) -> None:
+        self.held.pop(0).set_result(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def open_partition(fs: PosixFileSystem, directory: Path, config: TopicConfig, epoch: int = 0) -> Partition:
+    clock = SystemClock()
+    logs = LogManager(config=BrokerConfig(data_dir=str(directory)), fs=fs, clock=clock)
+    logs.start()
+    partition = Partition(
+        topic_partition=TP,
+        topic_id=UUID(int=1),
+        partition_log=logs.open(TP, UUID(int=1), config),
+        commit=logs.commit,
+        fs=fs,
+        clock=clock,
+        leader_epoch=LeaderEpoch(epoch),
+        decompressed_bytes_max=1 << 20,
+    )
+    partition.open()
+    return partition
+
+
+def batch(*values: bytes) -> memoryview:
+    now_ms = SystemClock().now_ms()
+    return memoryview(build_batch([Record(n, now_ms, None, value) for n, value in enumerate(values)], base_offset=0))
+
+
+def values_in(data: Any) -> list[bytes | None]:
+    found, position = [], 0
+    while position < len(data):
+        records = list(records_of(data, position, decompressed_bytes_max=1 << 20))
+        found += [record.value for record in records]
+        position += int.from_bytes(data[position + 8 : position + 12], "big") + 12
+    return found
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def test_nothing_is_readable_or_committed_before_it_is_synced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fs = HeldFileSystem()
+        partition = open_partition(fs, tmp_path, TopicConfig())
+        told: list[ErrorCode] = []
+        appended = partition.append(batch(b"a", b"b"), produce_version=9)
+        assert not partition.when_committed(appended.next_offset, told.append)
+        await asyncio.sleep(0)
+        assert partition.read(Offset(0), 1000, at_least_one=True) == b""
+        assert (partition.high_watermark, told) == (0, [])
+        await fs.let_go()
+        assert (partition.high_watermark, told) == (2, [ErrorCode.none])
+        assert values_in(partition.read(Offset(0), 1000, at_least_one=True)) == [b"a", b"b"]
+
+    run(scenario)
+
+
+def test_without_fsync_what_is_written_is_readable_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        partition = open_partition(HeldFileSystem(), tmp_path, TopicConfig(durability="os"))
+        appended = partition.append(batch(b"a"), produce_version=9)
+        assert partition.when_committed(appended.next_offset, lambda code: None)
+        assert values_in(partition.read(Offset(0), 1000, at_least_one=True)) == [b"a"]
+
+    run(scenario)
+
+
+def test_one_sync_commits_all_that_gathered_behind_the_one_before(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fs = HeldFileSystem()
+        partition = open_partition(fs, tmp_path, TopicConfig())
+        for _ in range(10):
+            partition.append(batch(b"x"), produce_version=9)
+            await asyncio.sleep(0)
+        await fs.let_go()
+        assert partition.high_watermark == 1
+        await fs.let_go()
+        assert (partition.high_watermark, len(fs.held)) == (10, 0)
+
+    run(scenario)
+
+
+def test_a_waiter_is_told_of_bytes_appended_while_an_earlier_sync_ran(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fs = HeldFileSystem()
+        partition = open_partition(fs, tmp_path, TopicConfig())
+        told: list[int] = []
+        partition.append(batch(b"first"), produce_version=9)
+        await asyncio.sleep(0)
+        partition.wait(told.append)
+        partition.append(batch(b"second"), produce_version=9)
+        await fs.let_go()
+        first = len(batch(b"first"))
+        assert told == [first]
+        partition.stop_waiting(told.append)
+        partition.wait(told.append)
+        await fs.let_go()
+        assert told == [first, len(batch(b"second"))]
+
+    run(scenario)
+
+
+def test_a_failed_sync_fails_who_waits_and_all_who_come_later(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fs = HeldFileSystem()
+        partition = open_partition(fs, tmp_path, TopicConfig())
+        told: list[ErrorCode] = []
+        appended = partition.append(batch(b"a"), produce_version=9)
+        partition.when_committed(appended.next_offset, told.append)
+        await asyncio.sleep(0)
+        fs.held.pop().set_exception(OSError(5, "Input/output error"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (told, partition.high_watermark) == ([ErrorCode.kafka_storage_error], 0)
+        with pytest.raises(Refused) as refused:
+            partition.append(batch(b"b"), produce_version=9)
+        assert refused.value.code is ErrorCode.kafka_storage_error
+
+    run(scenario)
+
+
+def test_reads_outside_the_log_are_out_of_range(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        partition = open_partition(HeldFileSystem(), tmp_path, TopicConfig(durability="os"))
+        partition.append(batch(b"a", b"b", b"c"), produce_version=9)
+        partition.delete_records(Offset(2))
+        for offset in (-5, 0, 1, 4, 2**62):
+            with pytest.raises(Refused) as refused:
+                partition.read(Offset(offset), 1000, at_least_one=True)
+            assert refused.value.code is ErrorCode.offset_out_of_range
+        # Inside a batch the whole batch comes back; the client skips what it did not ask for.
+        assert values_in(partition.read(Offset(2), 1000, at_least_one=True)) == [b"a", b"b", b"c"]
+        assert partition.read(Offset(3), 1000, at_least_one=True) == b""
+
+    run(scenario)
+
+
+def test_records_can_be_deleted_up_to_the_high_watermark_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        partition = open_partition(HeldFileSystem(), tmp_path, TopicConfig(durability="os"))
+        partition.append(batch(b"a", b"b", b"c"), produce_version=9)
+        for offset in (4, -2):
+            with pytest.raises(Refused) as refused:
+                partition.delete_records(Offset(offset))
+            assert refused.value.code is ErrorCode.offset_out_of_range
+        assert partition.delete_records(Offset(-1)) == 3
+        assert partition.delete_records(Offset(1)) == 3, "the start never moves back"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [(-1, None), (3, None), (2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)],
+)
+def test_a_client_with_another_leader_epoch_is_fenced(tmp_path: Path, epoch: int, code: ErrorCode | None) -> None:
+    async def scenario() -> None:
+        partition = open_partition(HeldFileSystem(), tmp_path, TopicConfig(), epoch=3)
+        if code is None:
+            partition.check_epoch(epoch)
+        else:
+            with pytest.raises(Refused) as refused:
+                partition.check_epoch(epoch)
+            assert refused.value.code is code
+
+    run(scenario)
+
+
+def test_leader_epochs_outlive_a_restart_also_without_their_checkpoint(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fs = PosixFileSystem()
+        config = TopicConfig(durability="os")
+        for epoch in (2, 5):
+            partition = open_partition(fs, tmp_path, config, epoch)
+            partition.append(batch(b"a", b"b"), produce_version=9)
+        partition = open_partition(fs, tmp_path, config, epoch=5)
+        assert partition.end_offset_for(LeaderEpoch(2)) == (2, 2)
+        (tmp_path / "topic-0/leader-epoch-checkpoint").write_text("garbage")
+        partition = open_partition(fs, tmp_path, config, epoch=5)
+        assert partition.end_offset_for(LeaderEpoch(3)) == (2, 2)
+        assert partition.end_offset_for(LeaderEpoch(5)) == (5, 4)
+
+    run(scenario)
+
+
+def test_append_time_replaces_the_producers_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = TopicConfig(durability="os", message_timestamp_type="LogAppendTime")
+        partition = open_partition(HeldFileSystem(), tmp_path, config)
+        old = memoryview(build_batch([Record(0, 1000, None, b"v")], base_offset=0))
+        appended = partition.append(old, produce_version=9)
+        data = partition.read(Offset(0), 1000, at_least_one=True)
+        (record,) = records_of(data, decompressed_bytes_max=1000)
+        assert record.timestamp == appended.log_append_time > 1_600_000_000_000
+
+    run(scenario)
