@@ -29,6 +29,7 @@ from penstock.wire.varint import InvalidVarint, read_varint
 RECORDS_HOPPED_MAX = 128  # About 20 microseconds; a larger batch has enough bytes that this would slow it.
 ZSTD_PRODUCE_VERSION_MIN = 7
 MAGIC_POSITION = 16
+RECORD_LENGTH_MIN = RECORD_BYTES_MIN - 1  # A record's length does not count itself.
 
 CODECS = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
@@ -113,21 +114,24 @@ def _check_plain_records(header: BatchHeader, payload: memoryview) -> None:
 def count_records(payload: memoryview) -> int:
     """How many records fill `payload`, by hopping from length to length; CorruptBatch when one does not fit."""
     position, end, count = 0, len(payload), 0
-    while position < end:
-        byte = payload[position]
-        if byte < 0x80:
-            length, position = byte >> 1, position + 1
-            negative = byte & 1
-        else:
-            try:
+    try:
+        while position < end:
+            # Zigzag lengths of one and two bytes (records up to 8 KiB) are read here: a call would cost as much again.
+            length = payload[position]
+            if length < 0x80:
+                position += 1
+            elif (byte := payload[position + 1]) < 0x80:
+                length += (byte - 1) << 7
+                position += 2
+            else:
                 length, position = read_varint(payload, position)
-            except InvalidVarint as error:
-                raise CorruptBatch(f"record {count} has no length") from error
-            negative = length < 0
-        if negative or length < RECORD_BYTES_MIN - 1:
-            raise CorruptBatch(f"record {count} is too short to be one")
-        position += length
-        count += 1
+                length <<= 1
+            if length & 1 or length < RECORD_LENGTH_MIN << 1:
+                raise CorruptBatch(f"record {count} has no sensible length")
+            position += length >> 1
+            count += 1
+    except (InvalidVarint, IndexError) as error:
+        raise CorruptBatch(f"record {count} has no length") from error
     if position != end:
         raise CorruptBatch(f"record {count - 1} is cut short")
     return count
