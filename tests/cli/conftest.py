@@ -1,4 +1,4 @@
-"""Real processes: a broker on a free port, and the command line against it."""
+"""A real broker in its own process on a free port, and the command line against it."""
 
 import json
 import os
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from penstock.cli.main import main
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 TIMEOUT_S = 30
@@ -58,14 +60,16 @@ def free_port() -> int:
         return port
 
 
-def start_broker(data: Path, *options: str, address: str | None = None) -> Broker:
-    address = address or f"localhost:{free_port()}"
-    process = subprocess.Popen(
-        [*PENSTOCK, "serve", "--listen", address, "--data", str(data), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start_broker(data: Path, *options: str) -> Broker:
+    """A broker that takes connections."""
+    address = f"localhost:{free_port()}"
+    with _log_of(data).open("w") as log:  # A pipe that nobody reads would fill up and stop the broker.
+        process = subprocess.Popen(
+            [*PENSTOCK, "serve", "--listen", address, "--data", str(data), *options],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
@@ -73,32 +77,50 @@ def start_broker(data: Path, *options: str, address: str | None = None) -> Broke
         if "consume" in line:
             break
     else:
-        raise AssertionError(f"the broker did not start: {process.communicate()[1]}")
+        raise AssertionError(f"the broker did not start: {_log_of(data).read_text()}")
     return Broker(address, data, process, "".join(lines))
 
 
-def stop_broker(broker: Broker) -> tuple[int, str]:
-    """Exit code and stderr of a broker that was asked to stop."""
-    broker.process.send_signal(signal.SIGTERM)
-    _, err = broker.process.communicate(timeout=TIMEOUT_S)
-    return broker.process.returncode, err
+def _log_of(data: Path) -> Path:
+    return data.with_name(f"{data.name}.log")
+
+
+def stop_broker(broker: Broker, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+    """Exit code and log of a broker that was told to stop."""
+    broker.process.send_signal(number)
+    broker.process.communicate(timeout=TIMEOUT_S)
+    return broker.process.returncode, _log_of(broker.data).read_text()
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = start_broker(tmp_path_factory.mktemp("broker") / "data")
+    # A broker that serves nothing should cost one failure, not the patience of every test.
+    ready = run_penstock("topics", "create", "ready", "-b", broker.address)
+    assert ready.code == 0, ready.err
     yield broker
     stop_broker(broker)
 
 
 @pytest.fixture
-def penstock(broker: Broker) -> Callable[..., Result]:
-    """Runs a command against the broker."""
+def penstock(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs a command against the broker, inside this process: a new one takes half a second to import the clients."""
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVER", broker.address)
 
     def run(*arguments: str | Path, stdin: str | bytes = b"") -> Result:
-        return run_penstock(
-            *arguments, stdin=stdin, environment={"PENSTOCK_BOOTSTRAP_SERVER": broker.address, "TZ": "UTC"}
-        )
+        files = [tmp_path / f".{name}" for name in ("stdin", "stdout", "stderr")]
+        files[0].write_bytes(stdin.encode() if isinstance(stdin, str) else stdin)
+        with (
+            files[0].open() as in_,
+            files[1].open("w") as out,
+            files[2].open("w") as err,
+            monkeypatch.context() as patch,
+        ):
+            patch.setattr(sys, "stdin", in_)
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            code = main([str(argument) for argument in arguments])
+        return Result(code, files[1].read_bytes().decode("utf-8", "surrogateescape"), files[2].read_text())
 
     return run
 

@@ -1,15 +1,15 @@
 """Help, mistakes and brokers that are not there."""
 
 import json
+import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from penstock.cli.main import main
 
-from .conftest import free_port, run_penstock
+from .conftest import PENSTOCK, free_port, run_penstock
 
 HELP_S_MAX = 0.3
 
@@ -25,11 +25,16 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
 
 
 def test_help_comes_at_once() -> None:
+    """Counted in processor time, the best of three: the machine may be busy with other tests."""
     seconds = []
-    for _ in range(3):  # The fastest of three: the machine may be busy.
-        started_at = time.monotonic()
-        assert "A first message:" in run_penstock().out
-        seconds.append(time.monotonic() - started_at)
+    for _ in range(3):
+        process = subprocess.Popen(PENSTOCK, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert b"A first message:" in process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        process.stdout.close()
+        seconds.append(usage.ru_utime + usage.ru_stime)
     assert min(seconds) < HELP_S_MAX
 
 

@@ -1,9 +1,9 @@
 """The `penstock` command: hands the arguments to the right command and turns every failure into words.
 
-Nothing heavy is imported here. `import typer` takes about 50 ms and 6 MB, which every broker process would pay to parse
-four options. So `serve` with plain options is parsed by hand, and anything else (another command, `--help`, a typing
-mistake, shell completion) goes to typer. Typer's help is left plain (`rich_markup_mode=None`): with rich,
-`penstock --help` takes 290 ms instead of 80 ms.
+Nothing heavy is imported here. Through typer a broker opens its port 130 ms later and holds 10 MB more while it runs
+(measured: 370 against 500 ms, 36 against 46 MB), only to parse four options. So `serve` with plain options is
+parsed by hand, and anything else (another command, `--help`, a typing mistake, shell completion) goes to typer.
+Typer's help is left plain (`rich_markup_mode=None`): with rich, `penstock --help` takes 290 ms instead of 80 ms.
 """
 
 import os

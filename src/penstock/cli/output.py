@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -110,19 +110,25 @@ class Lines:
     def row(self, cells: Sequence[object]) -> str:
         parts = []
         for cell, width in zip(cells, self._widths, strict=True):
-            text = printable(str(cell))
+            text = str(cell)
             parts.append(text.rjust(width) if width >= 0 else text.ljust(-width))
-        return "  ".join(parts).rstrip()
+        return printable("  ".join(parts).rstrip())
 
 
 def local_time(timestamp_ms: int) -> str:
     """Milliseconds since 1970 as a time on this machine's clock; the number itself when there is no such time."""
-    from datetime import UTC, datetime
-
+    seconds, milliseconds = divmod(timestamp_ms, 1000)
     try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        return f"{_local_second(seconds)}.{milliseconds:03}"
     except (ValueError, OverflowError, OSError):
         return str(timestamp_ms)
+
+
+@lru_cache(1024)  # Records come in order of time, many to the second; `astimezone` is what a dump would wait for.
+def _local_second(seconds: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 Advance = Callable[[int], None]

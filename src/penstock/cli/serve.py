@@ -5,6 +5,7 @@ Imported by every start of the broker, so it stays free of typer, rich and confl
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -77,10 +78,11 @@ def _run(properties: dict[str, str]) -> int:
         config = BrokerConfig.load(properties)
         return _serve(config)
     except InvalidConfig as error:
+        hint = "Settings have Kafka's names and stand in the file that --config names."
+        if "advertised.listeners must" in str(error):
+            hint = "Add a line advertised.listeners=PLAINTEXT://HOST:PORT to the file that --config names."
         raise Failure(
-            f"The broker cannot start with this configuration: {error}.",
-            hint="Settings have Kafka's names and stand in the file that --config names.",
-            code="INVALID_CONFIG",
+            f"The broker cannot start with this configuration: {error}.", hint=hint, code="INVALID_CONFIG"
         ) from error
 
 
@@ -135,11 +137,15 @@ def _welcome(config: "BrokerConfig", port: int) -> None:
     address = _address(config, port)
     at = "" if address == DEFAULT_LISTEN else f" -b {address}"
     penstock = program()
-    print(f"Penstock listens on {address} and keeps its data in {config.data_dir}. Ctrl-C stops it.")
-    print("Try it in a second terminal:")
-    print(f"  {penstock} topics create hello{at}")
-    print(f"  echo 'Hello, world' | {penstock} produce hello{at}")
-    print(f"  {penstock} consume hello{at} --follow", flush=True)
+    text = (
+        f"Penstock listens on {address} and keeps its data in {config.data_dir}. Ctrl-C stops it.\n"
+        "Try it in a second terminal:\n"
+        f"  {penstock} topics create hello{at}\n"
+        f"  echo 'Hello, world' | {penstock} produce hello{at}\n"
+        f"  {penstock} consume hello{at} --follow\n"
+    )
+    with suppress(OSError):  # A broker must not stop because nobody reads its greeting.
+        os.write(1, text.encode())
 
 
 def _address(config: "BrokerConfig", port: int) -> str:
@@ -150,18 +156,20 @@ def _address(config: "BrokerConfig", port: int) -> str:
 
 def _explained(error: OSError, config: "BrokerConfig") -> Failure:
     import errno
+    from socket import gaierror
 
     address, directory = _address(config, config.port), config.data_dir
-    reason = os.strerror(error.errno) if error.errno else str(error)
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
     if error.errno == errno.EADDRINUSE:
         return Failure(
             f"Cannot listen on {address}: the port is in use.",
             hint=f"Stop the other process, or choose another port: {program()} serve --listen localhost:9192",
             code="PORT_IN_USE",
         )
-    if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
+    unknown_host = isinstance(error, gaierror)
+    if unknown_host or (error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None):
         return Failure(
-            f"Cannot listen on {address}: {reason}.",
+            f"Cannot listen on {address}: {'the host name is not known' if unknown_host else reason}.",
             hint="Choose an address of this machine and a port above 1023 with --listen HOST:PORT.",
             code="CANNOT_LISTEN",
         )
