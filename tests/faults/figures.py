@@ -4,8 +4,12 @@ A run of a part of the tests replaces the figures of that part only.
 """
 
 import json
+import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from .broker_process import Start
 
 FILE = Path(__file__).resolve().parents[2] / ".cache" / "figures.json"
 
@@ -25,6 +29,20 @@ def note(name: str, value: str, promise: str = "") -> None:
     figure = Figure(name, value, promise)
     _of_this_run.append(figure)
     print(f"figure: {name}: {value}" + (f" (promised: {promise})" if promise else ""))
+
+
+def note_starts(name: str, starts: Sequence[Start], promise: str) -> None:
+    """Keep how long several starts took, and how long they would have taken if nobody else had used the machine."""
+    seconds = sorted(start.seconds for start in starts)
+    own = sorted(start.own_s for start in starts)
+    note(
+        name,
+        f"median {statistics.median(seconds):.2f} s, max {seconds[-1]:.2f} s; without waiting for a processor: "
+        f"median {statistics.median(own):.2f} s, max {own[-1]:.2f} s",
+        promise,
+    )
+    if len(starts) > 1:
+        note(f"{name}, each", " ".join(f"{start.seconds:.2f}" for start in starts) + " s")
 
 
 def table() -> list[str]:

@@ -33,6 +33,7 @@ PRODUCER: dict[str, Any] = {
 }
 
 Place = tuple[str, int]  # Topic and partition.
+Record = tuple[int, bytes]  # Offset and value.
 
 
 @dataclass
@@ -149,7 +150,7 @@ def produce_one(bootstrap: str, place: Place, value: bytes, timeout_s: float = 1
     return outcome[0]
 
 
-def read_all(bootstrap: str, places: Sequence[Place], timeout_s: float = 60) -> dict[Place, list[tuple[int, bytes]]]:
+def read_all(bootstrap: str, places: Sequence[Place], timeout_s: float = 60) -> dict[Place, list[Record]]:
     """Every committed record of each place, with its offset, as a consumer gets them."""
     consumer = Consumer(
         {
@@ -164,7 +165,7 @@ def read_all(bootstrap: str, places: Sequence[Place], timeout_s: float = 60) -> 
             "queued.max.messages.kbytes": 65_536,
         }
     )
-    records: dict[Place, list[tuple[int, bytes]]] = {place: [] for place in places}
+    records: dict[Place, list[Record]] = {place: [] for place in places}
     unfinished = set(places)
     try:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in places])
@@ -185,13 +186,15 @@ def read_all(bootstrap: str, places: Sequence[Place], timeout_s: float = 60) -> 
     return records
 
 
-def audit(ledger: Ledger, records: dict[Place, list[tuple[int, bytes]]]) -> int:
+def audit(ledger: Ledger, records: dict[Place, list[Record]]) -> int:
     """Check that all that was acked is where it was promised, in order and once; gives how many records there are."""
     for place, acked in ledger.acked.items():
         found = dict(records[place])
         assert len(found) == len(records[place]), f"{place}: an offset was read twice"
         missing = [offset for offset in acked if offset not in found]
-        assert not missing, f"{place}: {len(missing)} of {len(acked)} acked records are lost, e.g. {sorted(missing)[:5]}"
+        assert not missing, (
+            f"{place}: {len(missing)} of {len(acked)} acked records are lost, e.g. {sorted(missing)[:5]}"
+        )
         changed = [offset for offset, value in acked.items() if found[offset] != value]
         assert not changed, f"{place}: {len(changed)} offsets have another record than promised: {sorted(changed)[:5]}"
     for place, found_records in records.items():

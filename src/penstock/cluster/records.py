@@ -8,6 +8,7 @@
     /config/brokers/1                        as topics; the name <default> stands for all brokers
     /controller                              {"node": 1}                                       under the broker's lease
     /controller_epoch                        {"epoch": 7}
+    /latest_producer_id_block                {"next": 3000}                                    first id not handed out
 
 Topic names have no slash, so a key has one meaning.
 """
@@ -22,6 +23,7 @@ from penstock.base.types import LeaderEpoch, NodeId
 CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
+PRODUCER_IDS = "/latest_producer_id_block"
 BROKERS = "/brokers/ids/"
 TOPICS = "/brokers/topics/"
 TOPIC_CONFIGS = "/config/topics/"

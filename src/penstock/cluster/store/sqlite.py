@@ -4,9 +4,13 @@ A commit is one transaction with a full sync, so what the controller has answere
 one thread of its own; results are published to the feed on the event loop, in the order of the commits. The file is
 locked while the store is open: a second process is refused, and since leases have only one possible owner, those found
 in the file at the start belong to a process that is gone.
+
+A full disk must not keep a broker from starting, nor from deleting a topic to make room. So a reserve file lies beside
+the database; it is given up when SQLite finds no room, and laid up again when there is some.
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FILE_NAME = "metadata.db"
+RESERVE_BYTES = 4 << 20  # A commit that deletes a topic of 10,000 partitions, with its part of the write-ahead log.
 FORMAT = 1  # Kept in `user_version`.
 SCHEMA = (
     "CREATE TABLE entry (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,"
@@ -138,6 +143,8 @@ class _Database:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._reserve = Path(f"{path}.reserve")
+        self._has_reserve = False
         self._connection: Connection
 
     def open(self) -> int:
@@ -145,7 +152,37 @@ class _Database:
         import sqlite3  # Here, so that commands that never open a store start without it.
 
         self._error = sqlite3.Error
+        self._full = sqlite3.SQLITE_FULL
         Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+        self._has_reserve = self._reserve.exists()
+        revision = self._with_reserve(self._open)
+        self._keep_reserve()
+        return revision
+
+    def _with_reserve(self, work: Callable[[], T]) -> T:
+        """What `work` gives; when it finds the disk full it is done again with the reserve given up."""
+        try:
+            return work()
+        except StoreUnavailable as error:
+            if getattr(error.__cause__, "sqlite_errorcode", None) != self._full or not self._has_reserve:
+                raise
+        self._has_reserve = False
+        self._reserve.unlink(missing_ok=True)
+        return work()
+
+    def _keep_reserve(self) -> None:
+        if self._has_reserve:
+            return
+        try:
+            self._reserve.write_bytes(bytes(RESERVE_BYTES))
+            self._has_reserve = True
+        except OSError:  # No room yet. What there is goes to those who write.
+            with contextlib.suppress(OSError):
+                self._reserve.unlink(missing_ok=True)
+
+    def _open(self) -> int:
+        import sqlite3
+
         try:
             connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
@@ -221,6 +258,11 @@ class _Database:
         return self._transaction(change)
 
     def _transaction(self, change: Callable[[], Commit]) -> Commit:
+        commit = self._with_reserve(lambda: self._try_transaction(change))
+        self._keep_reserve()
+        return commit
+
+    def _try_transaction(self, change: Callable[[], Commit]) -> Commit:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
