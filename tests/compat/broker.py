@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from .ports import HOST, free_port, wait_until_open
+from .ports import HOST, free_port, wait_until_closed, wait_until_open
 
 START_S_MAX = 30
 STOP_S_MAX = 30
@@ -22,17 +22,27 @@ class Broker(Protocol):
 
 
 class ExternalBroker:
-    """PENSTOCK_COMPAT_BOOTSTRAP=host:port; PENSTOCK_COMPAT_DATA is its log directory, if DumpLogSegments may look."""
+    """A broker that runs already, at PENSTOCK_COMPAT_BOOTSTRAP=host:port.
 
-    def __init__(self, bootstrap: str, data: str | None) -> None:
+    PENSTOCK_COMPAT_DATA is its log directory, for DumpLogSegments. Kafka pads the indexes of its newest segments until
+    it stops, so PENSTOCK_COMPAT_PID says which process to stop before they are read.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self.data = Path(data) if data else None
+        data, pid = os.environ.get("PENSTOCK_COMPAT_DATA"), os.environ.get("PENSTOCK_COMPAT_PID")
+        self.data = Path(data) if data and pid else None
+        self._pid = int(pid) if pid else None
 
     def check_alive(self) -> None:
         pass
 
     def stop(self) -> None:
-        """It is not ours to stop. Its segments are read while it runs."""
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGTERM)
+            self._pid = None
+            port = int(self.bootstrap.rsplit(":", 1)[1])
+            assert wait_until_closed(port, STOP_S_MAX), f"{self.bootstrap} still answers"
 
 
 class PenstockProcess:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .corpus import CODECS, CorpusKind
+from .corpus import CODECS, CorpusLimits
 from .parts import golang, java, node, system, wheels
 from .parts.cache import CLIENTS
 
@@ -13,9 +13,9 @@ from .parts.cache import CLIENTS
 class ClientKind:
     name: str
     command: Callable[[], Sequence[str]]  # Fetches and builds what it needs, or raises PartMissing.
-    env: Callable[[], Mapping[str, str]] = field(default=dict)
+    env: Callable[[], Mapping[str, str]] = dict
     codecs: tuple[str, ...] = CODECS
-    corpus_kind: CorpusKind = CorpusKind.MIXED
+    limits: CorpusLimits = field(default_factory=CorpusLimits)
     sets_timestamps: bool = True
 
 
@@ -34,15 +34,19 @@ CLIENT_KINDS = {
     kind.name: kind
     for kind in (
         CONFLUENT,
-        ClientKind("kcat", _kcat, corpus_kind=CorpusKind.RUNS, sets_timestamps=False),
+        ClientKind("kcat", _kcat, limits=CorpusLimits(headers_per_record=False), sets_timestamps=False),
         ClientKind(
             "kafka-python",
             lambda: _python("kafka_python_client.py"),
             env=lambda: {"PYTHONPATH": str(wheels.kafka_python_codecs())},
-            corpus_kind=CorpusKind.HEADERS_WITH_VALUES,
+            limits=CorpusLimits(null_header_values=False, null_key_with_null_value=False),
         ),
-        ClientKind("aiokafka", lambda: _python("aiokafka_client.py")),
-        ClientKind("kafkajs", node.kafkajs_program, corpus_kind=CorpusKind.HEADERS_WITH_VALUES),
+        ClientKind(
+            "aiokafka",
+            lambda: _python("aiokafka_client.py"),
+            limits=CorpusLimits(null_key_with_null_value=False),
+        ),
+        ClientKind("kafkajs", node.kafkajs_program, limits=CorpusLimits(null_header_values=False)),
         ClientKind("franz-go", golang.franz_go_program),
         ClientKind("java", lambda: java.program("ClientJobs")),
     )

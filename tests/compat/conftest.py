@@ -42,7 +42,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     bootstrap = os.environ.get("PENSTOCK_COMPAT_BOOTSTRAP")
     if bootstrap:
-        yield ExternalBroker(bootstrap, os.environ.get("PENSTOCK_COMPAT_DATA"))
+        yield ExternalBroker(bootstrap)
         return
     process = PenstockProcess(tmp_path_factory.mktemp("penstock"))
     process.start()

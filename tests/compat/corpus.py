@@ -7,7 +7,6 @@ headers without a value, names and text that are not ASCII, and values of up to 
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from .clients.python.record_file import Record, in_log_order, write_records
@@ -32,10 +31,13 @@ HEADER_SETS: tuple[tuple[tuple[str, bytes | None], ...], ...] = (
 _WORDS = ("pump", "valve", "weir", "turbine", "sluice", "flow", "head", "surge", "Düse", "débit", "水車", "насос", "🌊")
 
 
-class CorpusKind(Enum):
-    MIXED = "mixed"  # Any record beside any other.
-    RUNS = "runs"  # Long stretches share their headers and shape: kcat sets those per invocation.
-    HEADERS_WITH_VALUES = "headers-with-values"  # kafkajs and kafka-python cannot send a header with a null value.
+@dataclass(frozen=True)
+class CorpusLimits:
+    """What a client's producer cannot send. Every client reads everything."""
+
+    null_header_values: bool = True
+    null_key_with_null_value: bool = True
+    headers_per_record: bool = True  # Else long stretches of a partition share their headers and their shape.
 
 
 @dataclass(frozen=True)
@@ -47,44 +49,47 @@ class Corpus:
     record_count: int
 
 
-def write_corpus(directory: Path, kind: CorpusKind, codec: str, record_count: int) -> Corpus:
+def write_corpus(path: Path, *, codec: str, record_count: int, limits: CorpusLimits) -> Corpus:
     """Each codec has records of its own, so that no topic can be taken for another."""
-    name = f"{kind.value}-{codec}"
-    corpus = Corpus(directory / f"{name}.to_send", directory / f"{name}.as_logged", record_count)
-    records = list(_records(random.Random(CODECS.index(codec)), record_count, kind))
+    corpus = Corpus(path.with_suffix(".to_send"), path.with_suffix(".as_logged"), record_count)
+    records = list(_records(random.Random(CODECS.index(codec)), record_count, limits))
     write_records(corpus.to_send, records)
     write_records(corpus.as_logged, in_log_order(records))
     return corpus
 
 
-def _records(rng: random.Random, record_count: int, kind: CorpusKind) -> Iterator[Record]:
+def _records(rng: random.Random, record_count: int, limits: CorpusLimits) -> Iterator[Record]:
     next_offsets = [0] * PARTITION_COUNT
     large = _large_values(rng, record_count)
     run_length = -(-record_count // len(_SHAPES))
     for i in range(record_count):
         partition = rng.randrange(PARTITION_COUNT)
-        shape, header_set = _shape_and_header_set(rng, i // run_length, kind)
-        has_key, has_value, may_be_empty = _SHAPES[shape]
-        key = _key(rng, may_be_empty) if has_key else None
-        value = large.get(i) or _value(rng, may_be_empty) if has_value else None
+        if limits.headers_per_record:
+            shape = rng.choices(range(len(_SHAPES)), _SHAPE_WEIGHTS)[0]
+            header_set = rng.choices(range(len(HEADER_SETS)), _HEADER_SET_WEIGHTS)[0]
+        else:
+            shape = header_set = i // run_length
+        key, value = _key_and_value(rng, shape, large.get(i))
         headers = HEADER_SETS[header_set]
-        if kind is CorpusKind.HEADERS_WITH_VALUES:
+        if key is None and value is None and not limits.null_key_with_null_value:
+            key = b"k"
+        if not limits.null_header_values:
             headers = tuple((name, b"" if value is None else value) for name, value in headers)
         yield Record(partition, next_offsets[partition], FIRST_TIMESTAMP_MS + i, key, value, headers)
         next_offsets[partition] += 1
 
 
-def _shape_and_header_set(rng: random.Random, run: int, kind: CorpusKind) -> tuple[int, int]:
-    if kind is CorpusKind.RUNS:
-        return run, run
-    return rng.choices(range(len(_SHAPES)), _SHAPE_WEIGHTS)[0], rng.choices(range(len(HEADER_SETS)), (80, 10, 5, 4, 1))[
-        0
-    ]
-
-
 # (has a key, has a value, either may be empty). kcat cannot send null and empty in one run, so no shape has both.
 _SHAPES = ((True, True, True), (True, True, False), (False, True, False), (True, False, False), (False, False, False))
 _SHAPE_WEIGHTS = (40, 40, 10, 8, 2)
+_HEADER_SET_WEIGHTS = (80, 10, 5, 4, 1)
+
+
+def _key_and_value(rng: random.Random, shape: int, large_value: bytes | None) -> tuple[bytes | None, bytes | None]:
+    has_key, has_value, may_be_empty = _SHAPES[shape]
+    key = _key(rng, may_be_empty) if has_key else None
+    value = _value(rng, may_be_empty) if has_value else None
+    return key, large_value or value
 
 
 def _key(rng: random.Random, may_be_empty: bool) -> bytes:
@@ -103,7 +108,7 @@ def _value(rng: random.Random, may_be_empty: bool) -> bytes:
 
 
 def _large_values(rng: random.Random, record_count: int) -> dict[int, bytes]:
-    """By position in the first half, where every shape of a corpus in runs has a value."""
+    """By position, all in the first half: there the runs of records have values."""
     sizes = [VALUE_BYTES_MAX, VALUE_BYTES_MAX, 500_000] + [rng.randint(5_000, 100_000) for _ in range(12)]
     positions = rng.sample(range(record_count // 2), k=len(sizes))
     values = [_text(rng, size) if i % 2 else rng.randbytes(size) for i, size in enumerate(sizes)]

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
 from .client_kinds import CLIENT_KINDS, CONFLUENT, ClientKind
 from .client_run import Job, Outcomes, run_jobs
 from .comparison import assert_same_records
-from .corpus import PARTITION_COUNT, Corpus, CorpusKind, write_corpus
+from .corpus import PARTITION_COUNT, Corpus, CorpusLimits, write_corpus
+from .topics import create_topics
 
 TOPIC_CONFIG = {
     "retention.ms": "-1",  # The corpus lies in the past.
@@ -34,14 +33,11 @@ class Exchange:
         self._bootstrap = bootstrap
         self._directory = directory
         self._record_count = record_count  # Per client, over all its codecs.
-        self._corpora: dict[tuple[CorpusKind, str], Corpus] = {}
+        self._corpora: dict[tuple[CorpusLimits, str], Corpus] = {}
         self._shares: dict[str, ClientShare | Exception] = {}
 
     def create_topics(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self._bootstrap})
-        new = [NewTopic(topic, PARTITION_COUNT, 1, config=TOPIC_CONFIG) for topic in self.expected_topics()]
-        for created in admin.create_topics(new, operation_timeout=30).values():
-            created.result(60)
+        create_topics(self._bootstrap, self.expected_topics(), TOPIC_CONFIG)
 
     def expected_topics(self) -> dict[str, int]:
         return {self.topic(kind, codec): PARTITION_COUNT for kind in CLIENT_KINDS.values() for codec in kind.codecs}
@@ -114,8 +110,9 @@ class Exchange:
         return Job("list", (str(self._directory / f"{kind.name}-listed"),))
 
     def _corpus(self, kind: ClientKind, codec: str) -> Corpus:
-        key = (kind.corpus_kind, codec)
+        key = (kind.limits, codec)
         if key not in self._corpora:
+            path = self._directory / f"corpus-{len(self._corpora)}-{codec}"
             count = self._record_count // len(kind.codecs)
-            self._corpora[key] = write_corpus(self._directory, kind.corpus_kind, codec, count)
+            self._corpora[key] = write_corpus(path, codec=codec, record_count=count, limits=kind.limits)
         return self._corpora[key]

@@ -2,9 +2,11 @@
 
     cd tests && ../.venv/bin/python -m compat.reference_kafka
 
-prints the two variables that make the suite run against it, and runs until Ctrl-C.
+prints the variables that make the suite run against it, and runs until Ctrl-C. The suite stops the broker in order to
+read its files; they stay until Ctrl-C.
 """
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,6 +38,8 @@ auto.create.topics.enable=false
 
 
 def main() -> None:
+    for ending in (signal.SIGINT, signal.SIGTERM):  # In the background, a shell has SIGINT ignored.
+        signal.signal(ending, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="reference-kafka-") as name:
         directory = Path(name)
         port = free_port()
@@ -47,8 +51,10 @@ def main() -> None:
         try:
             if not wait_until_open(port, lambda: kafka.poll() is None, timeout_s=60):
                 sys.exit("Kafka did not start")
-            print(f"PENSTOCK_COMPAT_BOOTSTRAP={HOST}:{port} PENSTOCK_COMPAT_DATA={directory}/data", flush=True)
-            kafka.wait()
+            print(f"PENSTOCK_COMPAT_BOOTSTRAP={HOST}:{port}")
+            print(f"PENSTOCK_COMPAT_DATA={directory}/data")
+            print(f"PENSTOCK_COMPAT_PID={kafka.pid}", flush=True)
+            signal.pause()
         except KeyboardInterrupt:
             pass
         finally:

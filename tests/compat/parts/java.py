@@ -56,7 +56,8 @@ def program(main_class: str) -> tuple[str, ...]:
     def compile_into(target: Path) -> None:
         class_path = os.pathsep.join(str(jar) for jar in sorted(jars().glob("*.jar")))
         compiler = [java(), *_QUICK_START, "-cp", class_path, "org.eclipse.jdt.internal.compiler.batch.Main"]
-        run([*compiler, "-17", "-nowarn", "-classpath", class_path, "-d", str(target), *map(str, sources)])
+        options = ["-17", "-nowarn", "-classpath", class_path, "-d", str(target)]
+        run([*compiler, *options, *map(str, sources)], failure=RuntimeError)
 
     classes = cached("java-classes", [_POM, *sources], compile_into)
     logging = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dlog4j2.disable.jmx=true"]

@@ -139,4 +139,5 @@ async function main() {
   }
 }
 
-main()
+// A job that failed may have left a connection open, which would keep the process alive.
+main().then(() => process.exit(0))

@@ -1,13 +1,14 @@
 import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
-import java.io.FileOutputStream;
 import java.io.FileDescriptor;
+import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 
 import org.apache.kafka.common.utils.Exit;
 
@@ -18,20 +19,22 @@ import org.apache.kafka.common.utils.Exit;
  * what it printed to stdout, what it printed to stderr.
  */
 public final class ToolServer {
-    /** Thrown where the tool would have ended the process. */
+    /** Thrown where the tool would have ended the process. Some tools catch even this, and then exit a second time. */
     private static final class Exited extends RuntimeException {
-        final int code;
-
-        Exited(int code) {
-            super("exit " + code, null, false, false);
-            this.code = code;
+        Exited() {
+            super("the tool has called exit", null, false, false);
         }
     }
+
+    private static Integer firstExitCode;
 
     public static void main(String[] arguments) throws IOException {
         DataOutputStream answers = new DataOutputStream(new FileOutputStream(FileDescriptor.out));
         Exit.Procedure leave = (code, message) -> {
-            throw new Exited(code);
+            if (firstExitCode == null) {
+                firstExitCode = code;
+            }
+            throw new Exited();
         };
         Exit.setExitProcedure(leave);
         Exit.setHaltProcedure(leave);
@@ -54,20 +57,20 @@ public final class ToolServer {
     }
 
     private static int run(String[] words) {
+        firstExitCode = null;
         try {
-            String[] arguments = java.util.Arrays.copyOfRange(words, 1, words.length);
+            String[] arguments = Arrays.copyOfRange(words, 1, words.length);
             Class.forName(words[0]).getMethod("main", String[].class).invoke(null, (Object) arguments);
-            return 0;
         } catch (InvocationTargetException error) {
-            if (error.getCause() instanceof Exited exited) {
-                return exited.code;
+            if (firstExitCode == null) {
+                error.getCause().printStackTrace();
+                return 1;
             }
-            error.getCause().printStackTrace();
-            return 1;
         } catch (ReflectiveOperationException error) {
             error.printStackTrace();
             return 127;
         }
+        return firstExitCode == null ? 0 : firstExitCode;
     }
 
     private static void answer(DataOutputStream answers, byte[] part) throws IOException {

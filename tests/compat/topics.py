@@ -1,0 +1,50 @@
+"""Topics that are ready to be used once they are created, and records in them that tests can count on."""
+
+import time
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+READY_S_MAX = 30
+
+FIRST_TIMESTAMP_MS = 1_700_000_000_000
+BETWEEN_RECORDS_MS = 1_000
+
+
+def create_topic(bootstrap: str, topic: str, *, partition_count: int = 1) -> None:
+    create_topics(bootstrap, {topic: partition_count}, {"retention.ms": "-1"})
+
+
+def create_topics(bootstrap: str, partition_counts: Mapping[str, int], config: Mapping[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = [NewTopic(topic, count, 1, config=dict(config)) for topic, count in partition_counts.items()]
+    for created in admin.create_topics(new, operation_timeout=READY_S_MAX).values():
+        created.result(READY_S_MAX)
+    for topic, count in partition_counts.items():
+        wait_until_led(admin, topic, count)
+
+
+def wait_until_led(admin: AdminClient, topic: str, partition_count: int) -> None:
+    """Kafka answers CreateTopics before its brokers know. A batch refused then, and repeated, would overtake others."""
+    deadline = time.monotonic() + READY_S_MAX
+    partitions = [TopicPartition(topic, partition) for partition in range(partition_count)]
+    while True:
+        try:
+            for listed in admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest())).values():
+                listed.result(READY_S_MAX)
+            return
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def produce_numbers(bootstrap: str, topic: str, *, partition: int, count: int) -> None:
+    """Record i has value i and timestamp FIRST_TIMESTAMP_MS + i * BETWEEN_RECORDS_MS, each in a batch of its own."""
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "batch.num.messages": 1, "max.in.flight": 1})
+    for i in range(count):
+        timestamp_ms = FIRST_TIMESTAMP_MS + i * BETWEEN_RECORDS_MS
+        producer.produce(topic, value=str(i).encode(), partition=partition, timestamp=timestamp_ms)
+    unsent = producer.flush(30)
+    assert not unsent, f"{unsent} records were not acknowledged"
