@@ -1,7 +1,7 @@
 """A Kafka client for workloads: produce, fetch, metadata and topics over the simulated network.
 
-Encodes with kio alone, so that it also checks the broker's own codec. Requests may be pipelined; that the broker
-answers them in order is checked here, because no reply is useful otherwise.
+Writes and reads messages without the broker's codec, and so checks it: kio decodes, and encodes what is not packed by
+hand. Requests may be pipelined; that the broker answers them in order is checked here.
 """
 
 import asyncio
@@ -9,30 +9,27 @@ import io
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from kio.schema.create_topics.v7 import request as create_topics_request
 from kio.schema.create_topics.v7.response import CreateTopicsResponse
-from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v12 import request as fetch_request
 from kio.schema.fetch.v12.response import FetchResponse
 from kio.schema.metadata.v12 import request as metadata_request
 from kio.schema.metadata.v12.response import MetadataResponse
-from kio.schema.produce.v9 import request as produce_request
 from kio.schema.produce.v9.response import ProduceResponse
 from kio.schema.types import TopicName
 from kio.serial import entity_reader, entity_writer
-from kio.static.primitive import Records, i16, i32, i32Timedelta, i64
+from kio.static.primitive import i16, i32
 
+from penstock.base.errors import ErrorCode
 from penstock.base.types import TopicPartition
 from penstock.sim.network import SimNetwork, SimTransport
+from penstock.sim.requests import FETCH, PRODUCE, fetch_body, produce_body
 from penstock.wire.batch import Record, build_batch, has_valid_crc, read_header, records_of
 
 CLIENT_ID = "sim"
 FRAME_BYTES_MAX = 1 << 24
 RECORD_BYTES_MAX = 1 << 24
-PRODUCE_TIMEOUT = i32Timedelta.parse(timedelta(seconds=30))
 REPLY_TIMEOUT_S = 60.0  # Twice what any request allows the broker: beyond it the broker has forgotten us.
 
 
@@ -103,41 +100,30 @@ class SimClient(asyncio.Protocol):
                 create_topics_request.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()
             ),
         )
-        reply = await self._ask(create_topics_request.CreateTopicsRequest(topics=(topic,)), CreateTopicsResponse)
-        return reply.topics[0].error_code
+        reply = await self._ask_kio(create_topics_request.CreateTopicsRequest(topics=(topic,)), CreateTopicsResponse)
+        return ErrorCode(reply.topics[0].error_code.value)
 
     async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
         names = None if topics is None else tuple(map(_metadata_topic, topics))
         request = metadata_request.MetadataRequest(
             topics=names, allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
-        return await self._ask(request, MetadataResponse)
+        return await self._ask_kio(request, MetadataResponse)
 
     async def produce(self, partition: TopicPartition, batch: bytes | bytearray) -> ProduceReply:
         """The reply to one batch with acks=-1."""
-        data = produce_request.PartitionProduceData(index=i32(partition.partition), records=Records(bytes(batch)))
-        topic = produce_request.TopicProduceData(name=TopicName(partition.topic), partition_data=(data,))
-        request = produce_request.ProduceRequest(acks=i16(-1), timeout=PRODUCE_TIMEOUT, topic_data=(topic,))
-        reply = await self._ask(request, ProduceResponse)
+        reply = await self._ask(*PRODUCE, produce_body(partition, batch), ProduceResponse)
         answer = reply.responses[0].partition_responses[0]
-        return ProduceReply(answer.error_code, answer.base_offset)
+        return ProduceReply(ErrorCode(answer.error_code.value), answer.base_offset)
 
     async def fetch(
         self, partition: TopicPartition, offset: int, *, wait_ms: int = 0, bytes_max: int = 1 << 20
     ) -> FetchReply:
         """Records from `offset` on; an empty reply when none came within `wait_ms`."""
-        wanted = fetch_request.FetchPartition(
-            partition=i32(partition.partition), fetch_offset=i64(offset), partition_max_bytes=i32(bytes_max)
-        )
-        request = fetch_request.FetchRequest(
-            max_wait=i32Timedelta.parse(timedelta(milliseconds=wait_ms)),
-            min_bytes=i32(1),
-            topics=(fetch_request.FetchTopic(topic=TopicName(partition.topic), partitions=(wanted,)),),
-            forgotten_topics_data=(),
-        )
-        reply = await self._ask(request, FetchResponse)
+        reply = await self._ask(*FETCH, fetch_body(partition, offset, wait_ms, bytes_max), FetchResponse)
         answer = reply.responses[0].partitions[0]
-        return FetchReply(answer.error_code, answer.high_watermark, _records(answer.records or b"", offset))
+        records = _records(answer.records or b"", offset)
+        return FetchReply(ErrorCode(answer.error_code.value), answer.high_watermark, records)
 
     # asyncio.Protocol
 
@@ -164,21 +150,25 @@ class SimClient(asyncio.Protocol):
             if not reply.done():
                 reply.set_exception(LinkLost())
 
-    async def _ask(self, request: Any, reply_type: type[R]) -> R:
+    async def _ask_kio(self, request: Any, reply_type: type[R]) -> R:
+        body = io.BytesIO()
+        entity_writer(type(request))(body, request)
+        return await self._ask(request.__api_key__, request.__version__, body.getvalue(), reply_type)
+
+    async def _ask(self, api_key: int, version: int, body: bytes, reply_type: type[R]) -> R:
         if self.lost or self._transport.is_closing():
             raise LinkLost
         self._sent += 1
-        body = io.BytesIO()
-        entity_writer(type(request))(body, request)
-        header = struct.pack(">hhih", request.__api_key__, request.__version__, self._sent, len(CLIENT_ID))
-        frame = header + CLIENT_ID.encode() + b"\0" + body.getvalue()
-        reply: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        header = struct.pack(">hhih", api_key, version, self._sent, len(CLIENT_ID)) + CLIENT_ID.encode() + b"\0"
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[R] = loop.create_future()
         self._waiting.append(_Waiting(self._sent, READERS[reply_type], reply))
-        self._transport.write(struct.pack(">i", len(frame)) + frame)
+        self._transport.write(struct.pack(">i", len(header) + len(body)) + header + body)
+        timer = loop.call_later(REPLY_TIMEOUT_S, _give_up, reply, reply_type.__name__)
         try:
-            return await asyncio.wait_for(reply, REPLY_TIMEOUT_S)
-        except TimeoutError:
-            raise NoReply(f"{type(request).__name__} has waited {REPLY_TIMEOUT_S} s") from None
+            return await reply
+        finally:
+            timer.cancel()
 
     def _on_frame(self, frame: bytes) -> None:
         (correlation_id,) = struct.unpack_from(">i", frame)
@@ -191,6 +181,11 @@ class SimClient(asyncio.Protocol):
             raise BrokenReply(f"reply {correlation_id} has {len(frame)} bytes, {5 + size} of them make sense")
         if not waiting.reply.done():
             waiting.reply.set_result(reply)
+
+
+def _give_up(reply: "asyncio.Future[Any]", wanted: str) -> None:
+    if not reply.done():
+        reply.set_exception(NoReply(f"no {wanted} within {REPLY_TIMEOUT_S} s"))
 
 
 def batch_of(values: Sequence[bytes], timestamp_ms: int) -> bytearray:

@@ -29,6 +29,7 @@ class SimDisk:
         self.cut_power_at: int | None = None  # Number of the operation that finds the power gone; see `operations`.
         self.on_power_cut: Callable[[], None] | None = None  # Called then, to kill the process.
         self.syncs = 0
+        self.losses = 0  # Times at which unsynced data may have been lost: power cuts and failed syncs.
         self.operations = 0  # Everything that changes the disk or makes it durable, done or begun.
         self.crashes = 0  # Handles from before a crash belong to a dead process.
         self.stamp = 0  # Counts writes: orders them against the syncs that run beside the event loop.
@@ -68,6 +69,7 @@ class SimDisk:
         self._operate("sync", path)
         self.syncs += 1
         if self.syncs in self.fail_syncs:
+            self.losses += 1
             inode.fail_sync(self.random)
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         inode.sync(self._sync_stamp())
@@ -147,6 +149,7 @@ class SimDisk:
     def crash(self) -> None:
         """Cut the power. What is left is what the disk holds from now on."""
         self.crashes += 1
+        self.losses += 1
         self.cut_power_at = None
         choice = self.random.randrange(3)
         count = (0, len(self._journal), self.random.randint(0, len(self._journal)))[choice]

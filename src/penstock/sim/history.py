@@ -18,7 +18,7 @@ class Log(NamedTuple):
     """One partition, as long as it may not lose anything it has shown or acknowledged.
 
     `life` stays 0 for a durable topic. A topic that leaves syncing to the operating system starts a new life at every
-    power cut: what the old life acknowledged may be gone.
+    power cut and every failed sync: what the old life acknowledged may be gone.
     """
 
     partition: TopicPartition

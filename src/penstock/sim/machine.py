@@ -10,7 +10,7 @@ from penstock.sim.clock import SimClock, SimLoop
 from penstock.sim.disk import SimDisk
 from penstock.sim.file_system import SimFileSystem
 from penstock.sim.network import SimNetwork
-from penstock.sim.process import Killed, Process
+from penstock.sim.process import Process
 from penstock.sim.trace import Trace
 
 
@@ -83,6 +83,3 @@ class Machine:
             store=self.store,
             random=Random(f"broker-{self._seed}-{self.lives}"),
         )
-
-
-__all__ = ["Killed", "Machine"]

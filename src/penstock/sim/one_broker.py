@@ -75,7 +75,7 @@ class Simulation:
             clock=self.machine.clock,
             durable=[TopicPartition(DURABLE, number) for number in range(scenario.partitions)],
             volatile=[TopicPartition(VOLATILE, 0)],
-            power_cuts=lambda: self.machine.disk.crashes,
+            losses=lambda: self.machine.disk.losses,
         )
 
     async def main(self) -> Contents:

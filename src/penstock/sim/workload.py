@@ -57,7 +57,7 @@ class Workload:
         clock: Clock,
         durable: Sequence[TopicPartition],
         volatile: Sequence[TopicPartition],
-        power_cuts: Callable[[], int],
+        losses: Callable[[], int],
     ) -> None:
         self.complaints: list[str] = []  # What no history can show: silence, and offsets that no longer exist.
         self._scenario = scenario
@@ -66,12 +66,12 @@ class Workload:
         self._clock = clock
         self._durable = set(durable)
         self._partitions = [*durable, *volatile]
-        self._power_cuts = power_cuts
+        self._losses = losses
         self._sent = 0
 
     def log_of(self, partition: TopicPartition) -> Log:
         """The partition in its present life."""
-        return Log(partition, 0 if partition in self._durable else self._power_cuts())
+        return Log(partition, 0 if partition in self._durable else self._losses())
 
     # Writing
 
@@ -186,6 +186,12 @@ class Workload:
         """Complain unless every partition takes a record. The broker must be up and stay up."""
         client = await self._links.connect()
         random = Random(f"alive-{self._scenario.seed}")
+        topics = {topic.name: topic.partitions for topic in (await client.metadata()).topics}
+        known = [
+            TopicPartition(str(name), p.partition_index) for name in topics for p in topics[name] if p.leader_id >= 0
+        ]
+        if sorted(known) != sorted(self._partitions):
+            self.complaints.append(f"metadata has leaders for {known}")
         for partition in self._partitions:
             value = self._new_value(0, random)
             send = Send(self.log_of(partition), client.number, (value,))
@@ -207,6 +213,7 @@ class Workload:
                 try:
                     error = await client.create_topic(name, partitions, configs)
                 except LinkLost:
+                    await asyncio.sleep(RECONNECT_SECONDS)
                     continue
                 client.close()
                 if error not in (ErrorCode.none, ErrorCode.topic_already_exists):
