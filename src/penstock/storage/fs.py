@@ -80,12 +80,12 @@ class PosixFile:
         self._fd = descriptor
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        total = sum(len(buffer) for buffer in buffers)
-        written = os.writev(self._fd, buffers)
-        while written < total:
+        rest = -os.writev(self._fd, buffers)
+        for buffer in buffers:
+            rest += len(buffer)
+        while rest:
             # A short write: the rest, byte exact. Usually this raises the ENOSPC that cut the first write short.
-            rest = memoryview(b"".join(buffers))[written:]
-            written += os.write(self._fd, rest)
+            rest -= os.write(self._fd, memoryview(b"".join(buffers))[-rest:])
 
     def read(self, position: int, size: int) -> bytes:
         data = os.pread(self._fd, size, position)

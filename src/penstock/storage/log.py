@@ -157,17 +157,19 @@ class Log:
             age_ms = max_timestamp - segment.first_timestamp
         else:
             age_ms = self._clock.now_ms() - segment.created_ms
-        return age_ms > self._segment_ms() - self._roll_jitter_ms()
+        return age_ms > self._roll_after_ms()
 
-    def _segment_ms(self) -> int:
-        # The active segment is never compacted: it must not stay active for longer than records may wait.
+    def _roll_after_ms(self) -> int:
         config = self.config
-        return min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
-
-    def _roll_jitter_ms(self) -> int:
-        # Spread over partitions, and the same for one partition at every look.
-        jitter_ms = self.config.segment_jitter_ms
-        return self.topic_partition.partition * 7919 % jitter_ms if jitter_ms else 0
+        limit_ms = config.segment_ms
+        if config.max_compaction_lag_ms < limit_ms and config.is_compacted:
+            limit_ms = (
+                config.max_compaction_lag_ms
+            )  # The active segment is never compacted: records must not wait in it.
+        if config.segment_jitter_ms:
+            # Spread over partitions, and the same for one partition at every look.
+            limit_ms -= self.topic_partition.partition * 7919 % config.segment_jitter_ms
+        return limit_ms
 
     # Appending
 
@@ -209,8 +211,8 @@ class Log:
         return self.synced_end < self.log_end or bool(self._side_files)
 
     @property
-    def has_rolled(self) -> bool:
-        """Whether a segment was closed and no sync has been asked for since."""
+    def has_side_files(self) -> bool:
+        """Whether a side file, or the indexes of a closed segment, wait for a sync that perhaps nobody asks for."""
         return bool(self._side_files)
 
     def note_new_entry(self, directory: str) -> None:
@@ -252,11 +254,11 @@ class Log:
         return unsynced[::-1]
 
     def on_flushed(self, flush: Flush) -> None:
-        self.flush_in_flight = False
         self.synced_end = flush.end
         for segment, size in flush.segments:
             segment.is_dirty = segment.size > size
         self.on_synced()
+        self.flush_in_flight = False  # Last: whoever appends when told must not start a second sync beside this one.
 
     def on_flush_failed(self) -> None:
         """Stop for good: after a failed sync the kernel may have dropped the data and call it clean."""

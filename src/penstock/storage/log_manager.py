@@ -3,12 +3,13 @@
 meta.properties                    which node and cluster the data belongs to
 recovery-point-offset-checkpoint   per partition, below what everything has been synced
 log-start-offset-checkpoint        per partition, where the log begins
+cleaner-offset-checkpoint          per compacted partition, below what no key is there twice (cleaner.py)
 .kafka_cleanshutdown               there after a clean stop: nothing needs a recovery scan
+.penstock_sync_failed              there after a failed sync: what the page cache holds may be on no disk
 <topic>-<partition>/               one log (format.py)
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from uuid import UUID
@@ -19,20 +20,22 @@ from penstock.base.errors import ErrorCode
 from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
-from penstock.storage.checkpoint import encode_offsets, read_offsets, write_atomically
+from penstock.storage.checkpoint import read_offsets, write_atomically
+from penstock.storage.cleaner import Cleaner, CleanerHost
 from penstock.storage.format import (
     CLEAN_SHUTDOWN_MARKER,
-    LOG_START_CHECKPOINT,
+    CLEANER_CHECKPOINT,
     PARTITION_METADATA,
-    RECOVERY_POINT_CHECKPOINT,
+    SYNC_FAILED_MARKER,
     partition_directory,
 )
 from penstock.storage.fs import FileSystem
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.limits import SegmentLimits
 from penstock.storage.log import Log
+from penstock.storage.offset_checkpoints import OffsetCheckpoints
 from penstock.storage.partition_metadata import encode_topic_id, read_topic_id
-from penstock.storage.recovery import open_log
+from penstock.storage.recovery import SyncFailed, open_log
 from penstock.storage.retention import JumpGuard, SegmentAge, expired_count
 
 log = get_logger(__name__)
@@ -55,45 +58,77 @@ class LogManager:
     def __init__(self, *, config: BrokerConfig, fs: FileSystem, clock: Clock, files_max: int = 1000) -> None:
         self.data_dir = config.data_dir
         self.logs: dict[TopicPartition, Log] = {}
+        self.damaged: dict[TopicPartition, list[str]] = {}  # What recovery found unsound of records that were promised.
         self.offline: str | None = None  # Why the directory takes no more writes.
         self.high_watermark_of: Callable[[TopicPartition], Offset] = lambda tp: self.logs[tp].synced_end
         self.commit = GroupCommit(fs=fs, on_failure=self._on_sync_failed)
         self._fs = fs
         self._clock = clock
         self._retention_interval_s = config.log_retention_check_interval_ms / 1000
+        self._cleaner_enable = config.log_cleaner_enable
         self._limits = SegmentLimits(files_max=files_max)
         self._clean = False
-        self._recovery_points: dict[TopicPartition, Offset] = {}
-        self._log_starts: dict[TopicPartition, Offset] = {}
+        self._distrust_cache = False  # A sync has failed before this start.
+        self._has_sync_failed = False  # A sync has failed since.
+        self._checkpoints = OffsetCheckpoints(fs=fs, data_dir=self.data_dir)
         self._topic_ids: dict[TopicPartition, UUID] = {}
-        self._stored_checkpoints: dict[str, bytes] = {}
         self._jump_guard = JumpGuard()
         self._tasks: list[asyncio.Task[None]] = []
         self._removals: set[asyncio.TimerHandle] = set()
+        self.cleaner = Cleaner(
+            fs=fs,
+            clock=clock,
+            host=CleanerHost(
+                logs=self.logs,
+                high_watermark_of=lambda tp: self.high_watermark_of(tp),
+                secure=self._secure,
+                remove_later=self.remove_later,
+                take_offline=self.take_offline,
+            ),
+            checkpoint_path=self._path(CLEANER_CHECKPOINT),
+            backoff_ms=config.log_cleaner_backoff_ms,
+            decompressed_bytes_max=config.max_decompressed_message_bytes,
+        )
 
     # Start and stop
 
     def start(self) -> None:
         """Read the directory's checkpoints and clear away what was being deleted."""
         fs = self._fs
-        fs.mkdir(self.data_dir)
-        self._recovery_points = read_offsets(fs, self._path(RECOVERY_POINT_CHECKPOINT))
-        self._log_starts = read_offsets(fs, self._path(LOG_START_CHECKPOINT))
+        self._make_data_dir()
+        self._checkpoints.load()
+        self.cleaner.cleaned_to = read_offsets(fs, self._path(CLEANER_CHECKPOINT)) or {}
+        self._distrust_cache = fs.exists(self._path(SYNC_FAILED_MARKER))
         self._clean = fs.exists(self._path(CLEAN_SHUTDOWN_MARKER))
         if self._clean:
             # From now on a crash is a crash. Gone for good before the first write.
             fs.remove(self._path(CLEAN_SHUTDOWN_MARKER))
-            fs.sync_dir(self.data_dir)
+        # Also for the directories that a killed broker had just made: new records in them rely on their names.
+        fs.sync_dir(self.data_dir)
         for name in fs.listdir(self.data_dir):
             if name.endswith(DELETE_MARK):
                 fs.remove_tree(self._path(name))
 
+    def _make_data_dir(self) -> None:
+        missing = []
+        path = self.data_dir
+        while path and not self._fs.exists(path):
+            missing.append(path)
+            path = path.rstrip("/").rpartition("/")[0]
+        self._fs.mkdir(self.data_dir)
+        for path in reversed(missing):
+            self._fs.sync_dir(path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else "."))
+
     def start_loops(self) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks = [
+        # A clock that is set right in the first minutes must not look like the passing of years.
+        self._jump_guard.has_jumped(self._clock.now_ms(), self._clock.monotonic())
+        self._tasks += [
             loop.create_task(self._checkpoint_loop(), name="checkpoint"),
             loop.create_task(self._retention_loop(), name="retention"),
         ]
+        if self._cleaner_enable:
+            self._tasks.append(loop.create_task(self.cleaner.run(), name="cleaner"))
 
     async def stop(self) -> None:
         """Sync everything, note how far, and mark the stop as clean."""
@@ -107,22 +142,34 @@ class LogManager:
             if self.offline is None and partition_log.failure is None:
                 self.commit.request(partition_log)
         await self.commit.finish()
-        damaged = any(partition_log.failure is not None for partition_log in self.logs.values())
         if self.offline is None:
-            await self.checkpoint()
-            if not damaged:
-                write_atomically(self._fs, self._path(CLEAN_SHUTDOWN_MARKER), b"")
+            await self._store_clean_stop()
         for partition_log in self.logs.values():
             partition_log.close()
+
+    async def _store_clean_stop(self) -> None:
+        try:
+            await self.checkpoint()
+            is_damaged = any(partition_log.failure is not None for partition_log in self.logs.values())
+            if not is_damaged and not self._has_sync_failed:
+                if self._distrust_cache:
+                    self._fs.remove(self._path(SYNC_FAILED_MARKER))
+                write_atomically(self._fs, self._path(CLEAN_SHUTDOWN_MARKER), b"")
+        except OSError as error:
+            log.error("the stop could not be marked as clean: the next start has to look closer", error=error)
 
     # Logs
 
     def open(self, topic_partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         """The partition's log, recovered if need be, new if there was none."""
         directory = self._path(partition_directory(topic_partition))
-        is_new = not self._fs.exists(directory)
-        if not is_new:
-            is_new = self._move_stray(topic_partition, topic_id, directory)
+        found_id = read_topic_id(self._fs, directory)
+        if found_id is not None and found_id != topic_id:
+            self._move_stray(topic_partition, found_id, directory)
+            found_id = None
+        if found_id is None and not self._fs.exists(directory):
+            self._checkpoints.begin(topic_partition)
+            self.cleaner.forget(topic_partition)
         partition_log = Log(
             topic_partition=topic_partition,
             directory=directory,
@@ -131,16 +178,23 @@ class LogManager:
             config=config,
             limits=self._limits,
         )
-        recovery = open_log(
-            partition_log,
-            self._fs,
-            recovery_point=self._recovery_points.get(topic_partition, Offset(0)),
-            log_start=self._log_starts.get(topic_partition, Offset(0)),
-            clean=self._clean,
-        )
-        if is_new or read_topic_id(self._fs, directory) is None:
+        try:
+            recovery = open_log(
+                partition_log,
+                self._fs,
+                recovery_point=self._checkpoints.recovery_point(topic_partition),
+                log_start=self._checkpoints.log_start(topic_partition),
+                clean=self._clean,
+                distrust_cache=self._distrust_cache,
+            )
+        except SyncFailed:
+            self._mark_sync_failed()
+            raise
+        if found_id is None:
             partition_log.note_new_entry(self.data_dir)
             partition_log.put_side_file(PARTITION_METADATA, encode_topic_id(topic_id))
+        if recovery.damaged:
+            self.damaged[topic_partition] = recovery.damaged
         if recovery.bytes_scanned and not self._clean:
             log.info("log recovered", partition=topic_partition, scanned=recovery.bytes_scanned, cut=recovery.bytes_cut)
         if self.offline is not None:
@@ -149,35 +203,36 @@ class LogManager:
         self._topic_ids[topic_partition] = topic_id
         return partition_log
 
-    def _move_stray(self, topic_partition: TopicPartition, topic_id: UUID, directory: str) -> bool:
-        """Set aside a directory that belongs to another topic of the same name; gives whether it did."""
-        found = read_topic_id(self._fs, directory)
-        if found is None or found == topic_id:
-            return False
+    def _move_stray(self, topic_partition: TopicPartition, found: UUID, directory: str) -> None:
+        """Set aside a directory that belongs to another topic of the same name."""
         target = self._path(f"{found.hex}-{topic_partition.partition}{STRAY_MARK}")
         log.error("data of another topic id set aside", partition=topic_partition, found=found, moved_to=target)
         self._fs.rename(directory, target)
-        self._recovery_points.pop(topic_partition, None)
-        self._log_starts.pop(topic_partition, None)
-        return True
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Take the log out of service at once; its files go in the background."""
         partition_log = self.logs.pop(topic_partition)
+        partition_log.is_deleted = True
         partition_log.fail("the topic was deleted")
         topic_id = self._topic_ids.pop(topic_partition)
-        target = self._path(f"{topic_id.hex}-{topic_partition.partition}{DELETE_MARK}")
-        self._fs.rename(partition_log.directory, target)
-        self._recovery_points.pop(topic_partition, None)
-        self._log_starts.pop(topic_partition, None)
-        task = asyncio.get_running_loop().create_task(self._remove_directory(partition_log, target))
+        self.damaged.pop(topic_partition, None)
+        self._checkpoints.remove(topic_partition)
+        self.cleaner.forget(topic_partition)
+        try:
+            partition_log.move(self._path(f"{topic_id.hex}-{topic_partition.partition}{DELETE_MARK}"))
+        except OSError as error:
+            # It stays where it is; a new topic of that name has another id, and sets it aside.
+            log.error("deleted partition could not be moved away", partition=topic_partition, error=error)
+            return
+        task = asyncio.get_running_loop().create_task(self._remove_directory(partition_log))
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
 
-    async def _remove_directory(self, partition_log: Log, path: str) -> None:
+    async def _remove_directory(self, partition_log: Log) -> None:
         # A sync under way holds descriptors: closed before it ends, their numbers could go to another file.
-        await self.commit.finish()
+        await self.commit.finish(partition_log)
         partition_log.close()
+        path = partition_log.directory
         try:
             await self._fs.run(lambda: self._fs.remove_tree(path))
         except OSError as error:
@@ -202,8 +257,17 @@ class LogManager:
         if self.offline is None:
             self.offline = reason
             log.error("data directory is offline for writes until the broker restarts", path=self.data_dir, why=reason)
+            self._mark_sync_failed()
             for partition_log in self.logs.values():
                 partition_log.fail(reason)
+
+    def _mark_sync_failed(self) -> None:
+        # Needs no sync: only a start with the same page cache has to know, and it finds the name there.
+        self._has_sync_failed = True
+        try:
+            self._fs.open(self._path(SYNC_FAILED_MARKER), create=True).close()
+        except OSError as error:
+            log.error("the failed sync could not be noted for the next start", error=error)
 
     # Checkpoints
 
@@ -219,27 +283,35 @@ class LogManager:
 
     async def checkpoint(self) -> None:
         """Note how far each log is synced and where it begins, if that has changed."""
+        checkpoints = self._checkpoints
         for topic_partition, partition_log in list(self.logs.items()):
-            if self._recovery_points.get(topic_partition) != partition_log.synced_end:
+            if partition_log.has_side_files:
+                # Also where records are not synced one by one: it bounds what stays open, and what a start has to scan.
+                self.commit.request(partition_log)
+            if checkpoints.recovery_points.get(topic_partition) != partition_log.synced_end:
                 partition_log.store_indexes()
                 if partition_log.failure is None:
-                    self._recovery_points[topic_partition] = partition_log.synced_end
-            self._log_starts[topic_partition] = partition_log.log_start
-        starts = {tp: start for tp, start in self._log_starts.items() if start}
-        await self._store(RECOVERY_POINT_CHECKPOINT, encode_offsets(self._recovery_points))
-        await self._store(LOG_START_CHECKPOINT, encode_offsets(starts))
+                    checkpoints.recovery_points[topic_partition] = partition_log.synced_end
+            checkpoints.log_starts[topic_partition] = partition_log.log_start
+        await checkpoints.store()
 
-    async def _store(self, name: str, content: bytes) -> None:
-        if self._stored_checkpoints.get(name) != content:
-            await self._fs.run(lambda: write_atomically(self._fs, self._path(name), content))
-            self._stored_checkpoints[name] = content
+    async def _secure(self, partition_log: Log, end: Offset) -> None:
+        """Return when everything below `end` is synced and the recovery point says so, or the log has failed."""
+        if partition_log.synced_end < end:
+            self.commit.request(partition_log)
+            await self.commit.finish(partition_log)
+        if self._checkpoints.recovery_points.get(partition_log.topic_partition, Offset(0)) < end:
+            await self.checkpoint()
 
     # Retention
 
     async def _retention_loop(self) -> None:
         while True:
             await asyncio.sleep(self._retention_interval_s)
-            await self.apply_retention()
+            try:
+                await self.apply_retention()
+            except Exception:
+                log.exception("retention failed; the next pass tries again")
 
     async def apply_retention(self) -> None:
         """Delete what is too old or too much."""
@@ -271,8 +343,8 @@ class LogManager:
             log_start=partition_log.log_start,
             high_watermark=high_watermark,
         )
-        # A segment that is being synced keeps its descriptor until the sync is done; the next pass takes it.
-        if count and not partition_log.flush_in_flight:
+        # A segment that is being synced or compacted stays until that is done; the next pass takes it.
+        if count and not partition_log.flush_in_flight and not partition_log.is_cleaning:
             paths = partition_log.delete_oldest(count)
             log.info("segments deleted", partition=partition_log.topic_partition, segments=count,
                      log_start=partition_log.log_start)  # fmt: skip
@@ -284,8 +356,12 @@ class LogManager:
         def remove() -> None:
             self._removals.discard(handle)
             for path in paths:
-                with contextlib.suppress(FileNotFoundError):  # Its topic was deleted meanwhile.
+                try:
                     self._fs.remove(path)
+                except FileNotFoundError:
+                    pass  # Its topic was deleted meanwhile.
+                except OSError as error:
+                    log.error("file could not be removed; the next start tries again", path=path, error=error)
 
         handle = asyncio.get_running_loop().call_later(delay_ms / 1000, remove)
         self._removals.add(handle)

@@ -1,16 +1,17 @@
 """Opening a log: after a clean stop its tail is read, after an unclean one everything that no sync had covered.
 
 The recovery point is an offset below which all bytes had been synced. What is unsound above it was never promised and
-is cut off with all that follows (a torn tail). What is unsound below it had been promised: it is reported and left as it
-is, for a replica or an operator to repair, never cut.
+is cut off with all that follows (a torn tail). What is unsound below it had been promised: it is reported and left as
+it is, for a replica or an operator to repair, never cut.
 """
 
 import contextlib
 import sys
+from functools import cached_property
 from typing import NamedTuple
 
 from penstock.base.logging import get_logger
-from penstock.base.types import Offset
+from penstock.base.types import LeaderEpoch, Offset
 from penstock.storage.checkpoint import read_epochs
 from penstock.storage.format import (
     CLEANED_SUFFIX,
@@ -18,19 +19,22 @@ from penstock.storage.format import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     RELATIVE_OFFSET_MAX,
+    SWAP_SUFFIX,
     base_offset_of,
     segment_path,
 )
-from penstock.storage.fs import FileSystem
+from penstock.storage.fs import File, FileSystem
 from penstock.storage.index import BadIndex
 from penstock.storage.log import Log
-from penstock.storage.scan import BadBatch, FoundBatch, scan_batches
+from penstock.storage.scan import SCAN_CHUNK_BYTES, BadBatch, FoundBatch, scan_batches
 from penstock.storage.segment import Segment
 from penstock.storage.segment_indexes import SegmentIndexes
-from penstock.storage.swap import finish_swaps
-from penstock.wire.batch import HEADER_BYTES, BatchHeader, read_header
+from penstock.storage.swap import SOURCES_SUFFIX, finish_swaps
+from penstock.wire.batch import BatchHeader
 
 log = get_logger(__name__)
+
+LEFTOVER_SUFFIXES = (SWAP_SUFFIX, SOURCES_SUFFIX, DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
 class Recovery(NamedTuple):
@@ -39,25 +43,34 @@ class Recovery(NamedTuple):
     damaged: list[str]  # What is unsound below the recovery point.
 
 
+class SyncFailed(OSError):
+    """What was read may be in memory alone, and no later sync would notice."""
+
+
 def open_log(
-    partition_log: Log, fs: FileSystem, *, recovery_point: Offset | None, log_start: Offset, clean: bool
+    partition_log: Log,
+    fs: FileSystem,
+    *,
+    recovery_point: Offset | None,
+    log_start: Offset,
+    clean: bool,
+    distrust_cache: bool = False,
 ) -> Recovery:
     """Load the segments of the log's directory and bring it into a state that can be appended to and read.
 
     `recovery_point` None: it could not be read. Segments are synced soon after they are closed, so all but the last one
-    then counts as promised.
+    then counts as promised. `distrust_cache`: a sync has failed before, so that what reads well may be on no disk.
     """
     directory = partition_log.directory
     fs.mkdir(directory)
-    finish_swaps(fs, directory, fs.listdir(directory))
-    for name in fs.listdir(directory):
-        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")):
-            fs.remove(f"{directory}/{name}")
     names = fs.listdir(directory)
+    if any(name.endswith(LEFTOVER_SUFFIXES) for name in names):
+        _clear_leftovers(fs, directory, names)
+        names = fs.listdir(directory)
     bases = [base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None]
     if recovery_point is None:
         recovery_point = bases[-1] if bases else Offset(0)
-    opening = _Opening(partition_log, fs, recovery_point, clean)
+    opening = _Opening(partition_log, fs, recovery_point, clean, distrust_cache)
     if bases:
         opening.load(bases, log_start)
     else:
@@ -65,18 +78,27 @@ def open_log(
     return Recovery(opening.bytes_scanned, opening.bytes_cut, opening.damaged)
 
 
+def _clear_leftovers(fs: FileSystem, directory: str, names: list[str]) -> None:
+    finish_swaps(fs, directory, names)
+    for name in fs.listdir(directory):
+        if name.endswith(LEFTOVER_SUFFIXES):
+            fs.remove(f"{directory}/{name}")
+
+
 class _Opening:
-    def __init__(self, partition_log: Log, fs: FileSystem, recovery_point: Offset, clean: bool) -> None:
+    def __init__(
+        self, partition_log: Log, fs: FileSystem, recovery_point: Offset, clean: bool, distrust_cache: bool
+    ) -> None:
         self.log = partition_log
         self.fs = fs
         self.recovery_point = recovery_point
         self.clean = clean
+        self.distrust_cache = distrust_cache
         self.bytes_scanned = 0
         self.bytes_cut = 0
         self.damaged: list[str] = []
         self._segments: list[Segment] = []
         self._scanned: list[Segment] = []
-        self._epochs = read_epochs(fs, f"{partition_log.directory}/{LEADER_EPOCH_CHECKPOINT}") or []
 
     def load(self, bases: list[Offset], log_start: Offset) -> None:
         next_offset = self._load_segments(bases)
@@ -88,14 +110,14 @@ class _Opening:
         if log_start > next_offset:
             self._report(f"the log ends at {next_offset}, before its start {log_start}: the start is not believed")
             log_start = bases[0]
-        if next_offset < self.recovery_point:
+        if next_offset < self.recovery_point and self.log.failure is None:
             self._fail(f"records {next_offset} to {self.recovery_point - 1} are missing from {self.log.directory}")
         self.log.set_segments(self._segments)
         self._activate(self._segments[-1])
         self.log.log_end = next_offset
         self.log.log_start = max(log_start, bases[0])
         if not self.clean:
-            self._sync()
+            self._secure(next_offset)
         self.log.synced_end = next_offset
 
     def start_over(self, log_start: Offset) -> None:
@@ -125,7 +147,9 @@ class _Opening:
                 continue
             if base > next_offset and self._is_torn_at(next_offset):
                 # The end of the segment before was lost, and nothing behind a loss was promised.
-                log.warning("segments behind a gap dropped", partition=self.log.topic_partition, next_offset=next_offset)
+                log.warning(
+                    "segments behind a gap dropped", partition=self.log.topic_partition, next_offset=next_offset
+                )
                 self._drop(bases[number:])
                 break
             segment = self._segment(base)
@@ -169,16 +193,34 @@ class _Opening:
     def _activate(self, segment: Segment) -> None:
         segment.is_active = True
         with contextlib.suppress(OSError):
-            if segment.size >= HEADER_BYTES:
-                segment.first_timestamp = read_header(segment.file.read(0, HEADER_BYTES)).max_timestamp
+            segment.oldest_timestamp()
 
-    def _sync(self) -> None:
+    def _secure(self, next_offset: Offset) -> None:
+        """Make durable what was found: a process that was killed may have had no time for it."""
         for segment in self._scanned:
-            segment.file.sync()
-            segment.is_dirty = False
             if not segment.is_active:
                 self._finish_indexes(segment)
+        if next_offset <= self.recovery_point:
+            # Nothing but names can be missing from the disk, and nobody leans on them before the next flush.
+            self.log.note_new_entry(self.log.directory)
+            return
+        for segment in self._scanned:
+            if self.distrust_cache:
+                self._rewrite(segment)
+            else:
+                _sync(segment.file)
+            segment.is_dirty = False
         self.fs.sync_dir(self.log.directory)
+
+    def _rewrite(self, segment: Segment) -> None:
+        """Write the segment anew: after a failed sync its pages count as clean, and no other sync would write them."""
+        path = segment.path()
+        with contextlib.closing(self.fs.open(path + CLEANED_SUFFIX, create=True)) as copy:
+            for position in range(0, segment.size, SCAN_CHUNK_BYTES):
+                copy.write((segment.file.read(position, min(SCAN_CHUNK_BYTES, segment.size - position)),))
+            _sync(copy)
+        segment.close()
+        self.fs.rename(path + CLEANED_SUFFIX, path)
 
     def _finish_indexes(self, segment: Segment) -> None:
         try:
@@ -205,7 +247,7 @@ class _Opening:
                     next_offset = Offset(found.header.next_offset)
                 return next_offset, None
             except BadBatch as bad:
-                if next_offset >= self.recovery_point:
+                if next_offset >= self.recovery_point and not self._is_promised(segment, bad, file_bytes):
                     return next_offset, bad
                 damage = f"{segment.path()} at byte {bad.position}, offset {next_offset}: {bad.reason}"
                 self._report(damage)
@@ -220,6 +262,8 @@ class _Opening:
     def _check(self, found: FoundBatch, next_offset: Offset) -> None:
         """BadBatch, or a report below the recovery point, when what the checksum does not cover is wrong."""
         header = found.header
+        if header.base_offset == next_offset and not self._epochs:
+            return
         reason = None
         if header.base_offset != next_offset and not self.log.config.is_compacted:
             reason = f"base offset {header.base_offset} where {next_offset} was due"
@@ -232,13 +276,24 @@ class _Opening:
         # The topic may have been compacted once: a gap alone does not prove damage.
         self._report(f"{self.log.directory} at offset {next_offset}: {reason}")
 
+    @cached_property
+    def _epochs(self) -> list[tuple[LeaderEpoch, Offset]]:
+        if self.clean:
+            return []
+        return read_epochs(self.fs, f"{self.log.directory}/{LEADER_EPOCH_CHECKPOINT}") or []
+
     def _epoch_of(self, header: BatchHeader) -> int | None:
-        """The leader epoch that the checkpoint knows for a batch; None when it does not know."""
+        """The leader epoch that the checkpoint knows for a batch; None when it does not know, or need not be asked."""
         return next((epoch for epoch, start in reversed(self._epochs) if start <= header.base_offset), None)
 
-    def _batch_after(
-        self, segment: Segment, bad: BadBatch, next_offset: Offset, file_bytes: int
-    ) -> FoundBatch | None:
+    def _is_promised(self, segment: Segment, bad: BadBatch, file_bytes: int) -> bool:
+        """Whether the batch is sound and below the recovery point: then an offset before it is wrong, not the batch."""
+        with contextlib.suppress(BadBatch):
+            found = next(scan_batches(segment.file.read, bad.position, file_bytes, segment.base_offset), None)
+            return found is not None and found.header.base_offset < self.recovery_point
+        return False
+
+    def _batch_after(self, segment: Segment, bad: BadBatch, next_offset: Offset, file_bytes: int) -> FoundBatch | None:
         """The sound batch behind one whose checksum is wrong; None when its length cannot be believed either."""
         if bad.skip_to is None:
             return None
@@ -250,7 +305,8 @@ class _Opening:
     def _offset_behind(self, segment: Segment, next_offset: Offset) -> Offset:
         names = self.fs.listdir(self.log.directory)
         bases = [base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None]
-        return min((base for base in bases if base > segment.base_offset), default=next_offset)
+        behind = min(next_offset, max(segment.base_offset, self.recovery_point))  # The offset itself may be the damage.
+        return min((base for base in bases if base > segment.base_offset), default=behind)
 
     def _is_torn_at(self, next_offset: Offset) -> bool:
         """Whether missing records from `next_offset` on are a loss that cuts the log; compaction leaves gaps too."""
@@ -298,3 +354,10 @@ class _Opening:
         if damage not in self.damaged:
             self._report(damage)
         self.log.fail(f"damaged on disk: {damage}")
+
+
+def _sync(file: File) -> None:
+    try:
+        file.sync()
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror, file.path) from error

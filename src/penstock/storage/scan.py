@@ -1,5 +1,6 @@
-"""Walking over batches: in bytes at hand (the fetch path) and through a file (look-up, recovery, compaction, verify)."""
+"""Walking over batches: in bytes at hand (fetch) and through a file (look-up, recovery, compaction, verify)."""
 
+import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ from penstock.wire.batch import (
     HEADER,
     HEADER_BYTES,
     MAGIC,
+    PREFIX,
     PREFIX_BYTES,
     BatchHeader,
     has_valid_crc,
@@ -15,6 +17,9 @@ from penstock.wire.batch import (
 
 Buffer = bytes | bytearray | memoryview
 Read = Callable[[int, int], Buffer]
+
+LAST_OFFSET_DELTA = struct.Struct(">i")
+LAST_OFFSET_DELTA_POSITION = 23
 
 SCAN_CHUNK_BYTES = 4 << 20  # Read ahead this far: large enough that batches of the default 1 MiB are whole in it.
 HEADERS_CHUNK_BYTES = 8192  # Two index intervals: a reader that bisected finds its batch in one read.
@@ -38,19 +43,20 @@ class FoundBatch(NamedTuple):
 
 def whole_batches(view: Buffer, offset_end: int) -> tuple[int, int]:
     """(bytes, next_offset) of the whole batches in `view` that lie below `offset_end`; (0, -1) when there is none."""
-    position, next_offset = 0, -1
-    available = len(view) - HEADER_BYTES
-    unpack = HEADER.unpack_from
-    while position <= available:
-        fields = unpack(view, position)
-        base_offset = fields[0]
-        end = position + PREFIX_BYTES + fields[1]
+    position, last, last_base = 0, -1, -1
+    size = len(view)
+    unpack = PREFIX.unpack_from
+    while position + HEADER_BYTES <= size:
+        base_offset, length = unpack(view, position)
+        end = position + PREFIX_BYTES + length
         # A damaged length must not lead backwards: the loop would never end.
-        if base_offset >= offset_end or end > len(view) or fields[1] < BATCH_LENGTH_MIN:
+        if base_offset >= offset_end or end > size or length < BATCH_LENGTH_MIN:
             break
+        last, last_base = position, base_offset
         position = end
-        next_offset = base_offset + fields[6] + 1
-    return position, next_offset
+    if last < 0:
+        return 0, -1
+    return position, last_base + LAST_OFFSET_DELTA.unpack_from(view, last + LAST_OFFSET_DELTA_POSITION)[0] + 1
 
 
 def header_problem(header: BatchHeader, offset_min: int) -> str | None:

@@ -27,7 +27,7 @@ from penstock.storage.index import BadIndex, OffsetIndex, TimeIndex
 from penstock.storage.limits import SegmentLimits
 from penstock.storage.scan import BadBatch, Read, scan_batches, scan_headers
 from penstock.storage.segment_indexes import SegmentIndexes
-from penstock.wire.batch import BatchHeader
+from penstock.wire.batch import HEADER_BYTES, BatchHeader, read_header
 
 log = get_logger(__name__)
 
@@ -172,7 +172,7 @@ class Segment:
                 file.truncate(min(stored, file.size()))  # A failed write left a part of an entry.
                 stored = file.size()
             if stored < len(data):
-                file.write((memoryview(data)[stored:].toreadonly(),))
+                file.write((bytes(data[stored:]),))  # A copy: a view would keep the index from growing.
         except OSError:
             file.close()
             raise
@@ -229,11 +229,10 @@ class Segment:
         last_time = indexes.times.last()
         if last_time is not None and not self.has_newest(indexes, last_time):
             raise BadIndex(f"no batch ends at {last_time[1]} with timestamp {last_time[0]}")
-        count = 0
-        for _, header in scan_headers(self.file.read, last_offset[1] if last_offset else 0, self.size, 0):
+        headers = scan_headers(self.file.read, last_offset[1] if last_offset else 0, self.size, 0)
+        for count, (_, header) in enumerate(headers):
             if count == 0 and last_offset and header.last_offset - self.base_offset != last_offset[0]:
                 raise BadIndex(f"no batch that ends at {last_offset[0]} starts at {last_offset[1]}")
-            count += 1
             if header.max_timestamp > indexes.max_timestamp or count > UNINDEXED_BATCHES_MAX:
                 raise BadIndex("the log goes on behind the last entries")
 
@@ -283,6 +282,12 @@ class Segment:
             return self._newest[0]
         return self.indexes.max_timestamp
 
+    def oldest_timestamp(self) -> int:
+        """The first batch's; `NO_TIMESTAMP` when there is none."""
+        if self.first_timestamp == NO_TIMESTAMP and self.size >= HEADER_BYTES:
+            self.first_timestamp = read_header(self.file.read(0, HEADER_BYTES)).max_timestamp
+        return self.first_timestamp
+
     # Reading
 
     def read(self, position: int, size: int) -> Buffer:
@@ -324,9 +329,7 @@ class Segment:
             raise Refused(ErrorCode.corrupt_message, f"{self.path()} is damaged: run `penstock log verify`")
         return found[0]
 
-    def _walk(
-        self, read: Read, start: tuple[int, int] | None, wanted: HeaderTest
-    ) -> tuple[int, BatchHeader] | None:
+    def _walk(self, read: Read, start: tuple[int, int] | None, wanted: HeaderTest) -> tuple[int, BatchHeader] | None:
         """The first wanted batch from the one that an index entry names; at `size` when there is none.
 
         None when the entry is wrong, or a batch on the way is no batch.

@@ -5,9 +5,7 @@ from penstock.storage.index import BadIndex, OffsetIndex, TimeIndex
 
 
 class SegmentIndexes:
-    def __init__(
-        self, base_offset: Offset, offsets: OffsetIndex | None = None, times: TimeIndex | None = None
-    ) -> None:
+    def __init__(self, base_offset: Offset, offsets: OffsetIndex | None = None, times: TimeIndex | None = None) -> None:
         self.offsets = offsets or OffsetIndex()
         self.times = times or TimeIndex()
         self._base_offset = base_offset

@@ -1,0 +1,155 @@
+"""One compaction pass over one log: learn the keys of its dirty part, then write its segments anew without old values.
+
+Everything here waits for the disk and touches only files of its own, so it runs beside the event loop, in steps: each
+generator yields the cost of what it has just done, and whoever drives it may stop there for good. Putting the new
+segments in place is the cleaner's part.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from typing import NamedTuple
+
+from penstock.base.topic_config import DAY_MS, TopicConfig
+from penstock.base.types import Offset
+from penstock.storage.batch_filter import Pass, filtered, keys_of
+from penstock.storage.compaction_plan import Closed
+from penstock.storage.format import CLEANED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, segment_path
+from penstock.storage.fs import FileSystem
+from penstock.storage.limits import SegmentLimits
+from penstock.storage.offset_map import ENTRIES_MAX, OffsetMap
+from penstock.storage.scan import BadBatch, FoundBatch, scan_batches, scan_headers
+from penstock.storage.segment import Segment
+from penstock.wire.batch import NO_PRODUCER_ID, read_header
+
+RECORD_COST_BYTES = 1000  # A record takes the time in which as many bytes are copied and checked.
+PRODUCER_EXPIRY_MS = DAY_MS  # Kafka's producer.id.expiration.ms: who was silent for longer starts a new sequence.
+
+
+class CleanedSegment(NamedTuple):
+    base_offset: Offset
+    size: int
+
+
+class Compaction:
+    def __init__(
+        self,
+        *,
+        fs: FileSystem,
+        directory: str,
+        segments: Sequence[Closed],
+        first_dirty: Offset,
+        end: Offset,
+        config: TopicConfig,
+        now_ms: int,
+        decompressed_bytes_max: int,
+        entries_max: int = ENTRIES_MAX,
+    ) -> None:
+        self.end = first_dirty  # How far the map reaches; `learn` moves it.
+        self._fs = fs
+        self._directory = directory
+        self._segments = segments
+        self._first_dirty = first_dirty
+        self._wanted_end = end
+        self._config = config
+        self._now_ms = now_ms
+        self._decompressed_bytes_max = decompressed_bytes_max
+        self._latest = OffsetMap(entries_max)
+        self._last_of_producer: dict[int, int] = {}  # The last offset of its last batch; what its sequence hangs on.
+
+    def learn(self) -> Generator[int, None, None]:
+        """Map the keys of the dirty part, or of as much of it as fits; BadBatch or CorruptBatch where it is unsound."""
+        for segment in self._segments:
+            if segment.end_offset <= self._first_dirty:
+                yield from self._learn_producers(segment)
+        for segment in self._segments:
+            if segment.end_offset <= self._first_dirty:
+                continue
+            for found in self._batches(segment):
+                header = found.header
+                if header.last_offset >= self._first_dirty and not header.is_control:
+                    if not self._latest.has_room(header.records_count):
+                        return
+                    self._latest.put(keys_of(header, found.view, self._decompressed_bytes_max))
+                self._note_producer(header.producer_id, header.last_offset, header.max_timestamp)
+                self.end = max(self.end, Offset(header.next_offset))
+                yield _cost(found)
+            self.end = max(self.end, segment.end_offset)
+        self.end = self._wanted_end
+
+    def _learn_producers(self, segment: Closed) -> Iterator[int]:
+        with closing(self._fs.open(self._path(segment))) as file:
+            for _, header in scan_headers(file.read, 0, segment.size, segment.base_offset):
+                self._note_producer(header.producer_id, header.last_offset, header.max_timestamp)
+                yield RECORD_COST_BYTES
+
+    def _note_producer(self, producer_id: int, last_offset: int, timestamp: int) -> None:
+        if producer_id != NO_PRODUCER_ID and timestamp > self._now_ms - PRODUCER_EXPIRY_MS:
+            self._last_of_producer[producer_id] = last_offset
+
+    def write(self, sources: Sequence[Closed]) -> Generator[int, None, CleanedSegment]:
+        """Write a group of segments as one `.cleaned` segment; returns that segment once it is on disk."""
+        rules = Pass(
+            self._latest, self.end, self._now_ms, self._config.delete_retention_ms, self._decompressed_bytes_max
+        )
+        self._remove_cleaned(sources[0].base_offset)  # Of a pass that was given up.
+        segment = self._new_segment(sources[0].base_offset)
+        is_done = False
+        try:
+            for source in sources:
+                for found in self._batches(source):
+                    self._copy(found, segment, rules)
+                    yield _cost(found)
+            for file in segment.store_indexes(final=True):
+                with closing(file):
+                    file.sync()
+            segment.file.sync()
+            is_done = True
+        finally:
+            segment.close()
+            if not is_done:
+                with suppress(OSError):
+                    self._remove_cleaned(segment.base_offset)
+        return CleanedSegment(segment.base_offset, segment.size)
+
+    def _copy(self, found: FoundBatch, segment: Segment, rules: Pass) -> None:
+        header = found.header
+        # The last batch of a pass stays too: the log must not seem to end earlier than it did.
+        is_last_of_producer = self._last_of_producer.get(header.producer_id) == header.last_offset
+        keep_empty = is_last_of_producer or header.next_offset == self.end
+        batch = filtered(header, found.view, rules, keep_empty=keep_empty)
+        if batch is not None:
+            max_timestamp = read_header(batch).max_timestamp
+            segment.append(batch, header.last_offset, max_timestamp, self._config.index_interval_bytes)
+
+    def _new_segment(self, base_offset: Offset) -> Segment:
+        segment = Segment(
+            fs=self._fs,
+            limits=SegmentLimits(files_max=1),
+            directory=self._directory,
+            base_offset=base_offset,
+            created_ms=self._now_ms,
+            size=0,
+            suffix=CLEANED_SUFFIX,
+        )
+        segment.start_empty()
+        return segment
+
+    def _remove_cleaned(self, base_offset: Offset) -> None:
+        for kind in SEGMENT_SUFFIXES:
+            path = segment_path(self._directory, base_offset, kind) + CLEANED_SUFFIX
+            if self._fs.exists(path):
+                self._fs.remove(path)
+
+    def _batches(self, segment: Closed) -> Iterator[FoundBatch]:
+        with closing(self._fs.open(self._path(segment))) as file:
+            for found in scan_batches(file.read, 0, segment.size, segment.base_offset):
+                if found.header.next_offset > segment.end_offset:  # The checksum does not cover the base offset.
+                    raise BadBatch(found.position, f"offset {found.header.last_offset} is beyond the segment")
+                yield found
+
+    def _path(self, segment: Closed) -> str:
+        return segment_path(self._directory, segment.base_offset, LOG_SUFFIX)
+
+
+def _cost(found: FoundBatch) -> int:
+    return found.header.size + found.header.records_count * RECORD_COST_BYTES

@@ -1,0 +1,185 @@
+import asyncio
+import errno
+
+import pytest
+
+from penstock.base.errors import Refused
+from penstock.storage.group_commit import GroupCommit
+
+from .support import FailingFileSystem, append, fail, opened, run, succeed
+
+
+class SlowFileSystem(FailingFileSystem):
+    """Syncs wait until they are let go, one `permit` each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.permits = asyncio.Semaphore(0)
+        self.runs = 0
+
+    async def run(self, function):
+        self.runs += 1
+        await self.permits.acquire()
+        return function()
+
+
+def committer(fs):
+    failures = []
+    return GroupCommit(fs=fs, on_failure=lambda log, error: failures.append((log, error))), failures
+
+
+async def settle():
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_appends_gather_while_a_sync_is_under_way(tmp_path):
+    async def scenario():
+        fs = SlowFileSystem()
+        commit, _ = committer(fs)
+        log = opened(fs, str(tmp_path))
+        ends = []
+        log.on_synced = lambda: ends.append(log.synced_end)
+        append(log)
+        commit.request(log)
+        await settle()
+        for _ in range(1000):
+            append(log)
+            commit.request(log)
+        assert fs.runs == 1
+        fs.permits.release()
+        await settle()
+        assert ends == [1]
+        fs.permits.release()
+        await commit.finish()
+        assert ends == [1, 1001]
+        assert fs.runs == 2
+        assert not log.flush_in_flight
+
+    run(scenario())
+
+
+def test_an_append_made_when_told_of_a_sync_starts_no_second_sync_beside_it(tmp_path):
+    async def scenario():
+        fs = SlowFileSystem()
+        commit, _ = committer(fs)
+        log = opened(fs, str(tmp_path))
+        ends = []
+
+        def on_synced():
+            ends.append(log.synced_end)
+            if len(ends) < 4:
+                append(log)
+                commit.request(log)
+
+        log.on_synced = on_synced
+        append(log)
+        commit.request(log)
+        for expected in range(1, 5):
+            await settle()
+            assert fs.runs == expected
+            fs.permits.release()
+        await commit.finish()
+        assert ends == [1, 2, 3, 4]
+
+    run(scenario())
+
+
+def test_logs_do_not_wait_for_each_other(tmp_path):
+    async def scenario():
+        fs = SlowFileSystem()
+        commit, _ = committer(fs)
+        logs = [opened(fs, f"{tmp_path}/{number}") for number in range(2)]
+        for log in logs:
+            append(log)
+            commit.request(log)
+        await settle()
+        assert fs.runs == 2
+        fs.permits.release()
+        await commit.finish(logs[0])
+        assert [log.synced_end for log in logs] == [1, 0]
+        fs.permits.release()
+        await commit.finish()
+        assert [log.synced_end for log in logs] == [1, 1]
+
+    run(scenario())
+
+
+def test_a_busy_log_does_not_keep_another_from_finishing(tmp_path):
+    async def scenario():
+        fs = FailingFileSystem()
+        commit, _ = committer(fs)
+        busy, idle = opened(fs, f"{tmp_path}/busy"), opened(fs, f"{tmp_path}/idle")
+
+        def again():
+            append(busy)
+            commit.request(busy)
+
+        busy.on_synced = again
+        again()
+        append(idle)
+        commit.request(idle)
+        await asyncio.wait_for(commit.finish(idle), 5)
+        assert idle.synced_end == 1
+        busy.on_synced = lambda: None
+        await commit.finish()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("operation", "suffix"), [("sync", ".log"), ("sync", "metadata.tmp"), ("sync_dir", "")])
+def test_after_a_failed_sync_nothing_is_synced_or_acked_again(tmp_path, operation, suffix):
+    async def scenario():
+        fs = FailingFileSystem()
+        commit, failures = committer(fs)
+        log = opened(fs, str(tmp_path))
+        acked = []
+        log.on_synced = lambda: acked.append(log.synced_end)
+        append(log)
+        log.put_side_file("metadata", b"x")
+        fs.before = fail(operation, suffix=suffix, code=errno.EIO)
+        commit.request(log)
+        await commit.finish()
+        assert len(failures) == 1
+        log.fail("as the log manager does")
+        fs.before = succeed
+        fs.syncs.clear()
+        commit.request(log)
+        await commit.finish()
+        with pytest.raises(Refused):
+            append(log)
+        assert (acked, fs.syncs, log.synced_end) == ([], [], 0)
+
+    run(scenario())
+
+
+def test_a_sync_that_ends_after_the_log_has_failed_acks_nothing(tmp_path):
+    async def scenario():
+        fs = SlowFileSystem()
+        commit, failures = committer(fs)
+        log = opened(fs, str(tmp_path))
+        acked = []
+        log.on_synced = lambda: acked.append(log.synced_end)
+        append(log)
+        commit.request(log)
+        await settle()
+        log.fail("another sync failed")
+        fs.permits.release()
+        await commit.finish()
+        assert (acked, failures, log.synced_end) == ([], [], 0)
+
+    run(scenario())
+
+
+def test_side_files_are_on_disk_before_the_records_that_lean_on_them(tmp_path):
+    """KIP-101: the start of a leader epoch is durable before the first record of that epoch."""
+    fs = FailingFileSystem()
+    log = opened(fs, str(tmp_path))
+    log.put_side_file("leader-epoch-checkpoint", b"0\n1\n3 0\n")
+    append(log)
+    order = []
+    fs.before = lambda operation, path: order.append((operation, path.rpartition("/")[2]))
+    log.begin_flush().run()
+    assert [operation for operation, _ in order] == ["sync", "sync_dir", "sync"]
+    assert order[0][1].startswith("leader-epoch-checkpoint")
+    assert order[-1][1].endswith(".log")
