@@ -17,16 +17,19 @@ from penstock.wire.batch import (
     RECORD_BYTES_MIN,
     BatchHeader,
     CorruptBatch,
-    build_batch,
     decode_records,
     has_valid_crc,
     plain_payload,
     read_header,
+    with_payload,
 )
 from penstock.wire.compression import Codec
 from penstock.wire.varint import InvalidVarint, read_varint
 
 RECORDS_HOPPED_MAX = 128  # About 20 microseconds; a larger batch has enough bytes that this would slow it.
+# The most that librdkafka puts into a batch, and more than fit into a megabyte. Compressed they may take a kilobyte,
+# and whoever decodes them takes 4 seconds.
+RECORDS_MAX = 1_000_000
 ZSTD_PRODUCE_VERSION_MIN = 7
 MAGIC_POSITION = 16
 RECORD_LENGTH_MIN = RECORD_BYTES_MIN - 1  # A record's length does not count itself.
@@ -67,6 +70,8 @@ def _check_header(header: BatchHeader, config: TopicConfig, produce_version: int
             ErrorCode.invalid_record,
             f"{header.records_count} records with last offset delta {header.last_offset_delta}",
         )
+    if header.records_count > RECORDS_MAX:
+        raise Refused(ErrorCode.invalid_record, f"{header.records_count} records, {RECORDS_MAX} are allowed in a batch")
     if header.producer_id != NO_PRODUCER_ID or header.is_transactional:
         raise Refused(
             ErrorCode.unsupported_for_message_format,
@@ -77,8 +82,8 @@ def _check_header(header: BatchHeader, config: TopicConfig, produce_version: int
         raise Refused(ErrorCode.unsupported_compression_type, f"codec {codec} at Produce v{produce_version}")
     if config.message_timestamp_type == "CreateTime":
         oldest, newest = header.base_timestamp, header.max_timestamp
-        if newest > now_ms + config.message_timestamp_after_max_ms:
-            raise Refused(ErrorCode.invalid_timestamp, f"timestamp {newest} is too far in the future")
+        if max(oldest, newest) > now_ms + config.message_timestamp_after_max_ms:
+            raise Refused(ErrorCode.invalid_timestamp, f"timestamp {max(oldest, newest)} is too far in the future")
         if oldest < -1 or newest < -1 or (oldest >= 0 and oldest < now_ms - config.message_timestamp_before_max_ms):
             raise Refused(ErrorCode.invalid_timestamp, f"timestamp {oldest} is too old")
 
@@ -145,19 +150,20 @@ def _check_keys(header: BatchHeader, payload: memoryview, decompressed_bytes_max
 
 
 def recompress(view: memoryview, header: BatchHeader, codec: Codec, decompressed_bytes_max: int) -> bytearray:
-    """The same batch in another codec, for topics whose `compression.type` is not the producer's."""
+    """The same batch in another codec, for topics whose `compression.type` is not the producer's.
+
+    More than a few records are counted, not decoded: a million may take a kilobyte, and as objects half a gigabyte.
+    """
     try:
         payload = plain_payload(header, view[HEADER_BYTES:], decompressed_bytes_max)
-        records = list(decode_records(header, payload))
+        if header.records_count <= RECORDS_HOPPED_MAX:
+            offsets = [record.offset for record in decode_records(header, payload)]
+            if offsets != list(range(header.base_offset, header.next_offset)):
+                raise CorruptBatch("offsets of the records do not follow one another")
+        elif (count := count_records(memoryview(payload))) != header.records_count:
+            raise CorruptBatch(f"header says {header.records_count} records, {count} are there")
     except CorruptBatch as error:
         raise Refused(ErrorCode.invalid_record, str(error)) from error
     except compression.TooLarge as error:
         raise Refused(ErrorCode.message_too_large, str(error)) from error
-    return build_batch(
-        records,
-        base_offset=header.base_offset,
-        codec=codec,
-        attributes=header.attributes,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
-    )
+    return with_payload(header, compression.compress(codec, payload), codec)

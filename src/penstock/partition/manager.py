@@ -11,6 +11,7 @@ from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import TopicPartition
 from penstock.cluster.image import ClusterImage, PartitionState, TopicImage
+from penstock.cluster.topic_names import NAME_LENGTH_MAX
 from penstock.partition.partition import Partition
 from penstock.storage.fs import FileSystem
 from penstock.storage.log_manager import LogDirDescription, LogManager
@@ -37,7 +38,8 @@ class PartitionManager:
         """The partition; Refused when this broker does not host it."""
         found = self._partitions.get((topic, partition))
         if found is None:
-            raise Refused(ErrorCode.unknown_topic_or_partition, f"{topic}-{partition} is not here")
+            # The name may be anything and of any length, and the message goes into the reply.
+            raise Refused(ErrorCode.unknown_topic_or_partition, f"{topic[:NAME_LENGTH_MAX]}-{partition} is not here")
         return found
 
     def topic_name(self, topic_id: UUID) -> str:

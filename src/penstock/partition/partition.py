@@ -129,6 +129,12 @@ class Partition:
             codec = CODECS[config.compression_type]
             if codec != header.codec:
                 batch = recompress(view, header, Codec(codec), self.decompressed_bytes_max)
+                if len(batch) > config.max_message_bytes:
+                    raise Refused(
+                        ErrorCode.message_too_large,
+                        f"batch of {len(batch)} bytes in the topic's own codec, "
+                        f"max.message.bytes is {config.max_message_bytes}",
+                    )
                 header = read_header(batch)
         max_timestamp, append_time = header.max_timestamp, NO_TIMESTAMP
         if config.message_timestamp_type != "CreateTime":

@@ -100,10 +100,12 @@ class Broker:
         await self._dispatcher.stop()
         await self.listener.stop()
         self._timers.close()
-        await self._registration.stop()
-        await self.metadata.stop()
-        await self.logs.stop()
-        await self._store.close()
+        for stop in (self._registration.stop, self.metadata.stop, self.logs.stop, self._store.close):
+            try:
+                await stop()
+            except OSError as error:
+                # On a full disk the registration cannot be taken back; the logs are to be closed all the same.
+                log.error("a part could not be stopped in order", part=stop.__qualname__, error=error)
         log.info("broker stopped", node=self.config.node_id)
 
 

@@ -2,16 +2,18 @@
 
 A request starts work once its frame is whole, also behind one that still waits; its reply keeps its place in line.
 A peer that does not read its replies, or has too many requests open, is not read from until that has changed.
+One read can bring thousands of small requests for large replies: those for whose replies there is no room wait as well.
 """
 
 import asyncio
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from penstock.base.errors import BadPeer
 from penstock.base.logging import get_logger
-from penstock.wire.framing import FrameReader
+from penstock.wire.framing import BadSize, FrameReader
 
 if TYPE_CHECKING:
     from penstock.server.listener import ConnectionListener
@@ -23,6 +25,9 @@ Buffer = bytes | bytearray | memoryview
 REQUESTS_OPEN_MAX = 64  # Java clients keep 5 open, librdkafka up to a million: beyond this they wait in the socket.
 REQUESTS_OPEN_RESUME = 32
 WRITE_BUFFER_BYTES = 4 << 20  # Four fetch replies of the default size; then the peer is too slow to be read from.
+TURN_REQUESTS_MAX = 16  # That one client gets in a turn of the loop, about a millisecond.
+TURN_BYTES = 16 << 10  # Of their replies: the large ones take longer to make.
+FRAME_PROGRESS_BYTES = 4096  # What has to come of a frame within FRAME_STALL_S: 400 bytes a second.
 
 _SIZE_AND_ID = struct.Struct(">ii")
 
@@ -30,7 +35,7 @@ _SIZE_AND_ID = struct.Struct(">ii")
 class Reply:
     """The place of one reply in the line. `send` or `skip` may come at any time, once."""
 
-    __slots__ = ("_buffers", "_connection", "_correlation_id", "_frame_bytes", "_is_flexible")
+    __slots__ = ("_buffers", "_connection", "_correlation_id", "_frame_bytes", "_is_flexible", "on_lost", "size")
 
     def __init__(self, connection: "Connection", correlation_id: int, is_flexible: bool, frame_bytes: int) -> None:
         self._connection = connection
@@ -38,6 +43,8 @@ class Reply:
         self._is_flexible = is_flexible  # Response header v1 ends in an empty tag section.
         self._frame_bytes = frame_bytes
         self._buffers: list[Buffer] | None = None
+        self.size = 0  # Bytes to send, once it is ready.
+        self.on_lost: Callable[[], None] | None = None  # Called when the client leaves before that.
 
     def send(self, buffers: list[Buffer]) -> None:
         assert self._buffers is None, "replied twice"
@@ -47,16 +54,31 @@ class Reply:
         else:
             head = _SIZE_AND_ID.pack(size, self._correlation_id)
         self._buffers = [head, *buffers]
+        self.size = 4 + size
         self._connection.on_reply_ready(self)
 
     def skip(self) -> None:
         """Leave the place without a reply (acks=0)."""
+        assert self._buffers is None, "replied twice"
         self._buffers = []
         self._connection.on_reply_ready(self)
 
     def fail(self, reason: str) -> None:
         """There is no reply: close the connection, which every client takes as a reason to try again."""
         self._connection.close(reason)
+
+    def attempt(self, work: Callable[[], None]) -> None:
+        """Do what may send the reply later. Whatever goes wrong there ends this connection and nobody else's turn."""
+        try:
+            work()
+        except Exception:
+            log.exception("request failed after its first turn", peer=self._connection.peer)
+            self.fail("internal error")
+
+    @property
+    def room_bytes(self) -> int:
+        """How much a reply may hold that could also be shorter."""
+        return self._connection.room_bytes
 
     @property
     def is_ready(self) -> bool:
@@ -80,11 +102,18 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, listener: "ConnectionListener") -> None:
         self._listener = listener
         self._frames = FrameReader(listener.receive_buffer, listener.frame_bytes_max)
+        self._received: deque[memoryview] = deque()  # Frames that nobody works on yet.
         self._replies: deque[Reply] = deque()
+        self._unsent_bytes = 0  # Of replies that are ready and still in `_replies`.
         self._transport: asyncio.Transport | None = None
         self._is_writing_paused = False
         self._is_reading_paused = False
         self._is_flush_due = False
+        self._is_work_due = False
+        self._is_busy = False  # Had as many requests open as it may have, and still has many.
+        self._stuck_bytes = 0  # Given to the transport and not taken by the peer, once that is too much.
+        self._progress = (-1, 0)  # Of the frame that is being received, when it was last worth mentioning.
+        self._progress_at = 0.0
         self.is_closed = False
         self.peer = "?"
         self.active_at = 0.0  # Loop time of the last received byte.
@@ -103,48 +132,95 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
+        self._note_stuck(-self._stuck_bytes)
+        self._listener.unsent_bytes -= self._unsent_bytes
+        self._unsent_bytes = 0
         self._listener.on_disconnected(self, sum(reply.frame_bytes for reply in self._replies))
-        self._replies.clear()
+        replies, self._replies = self._replies, deque()
+        self._received.clear()
+        for reply in replies:
+            if reply.on_lost is not None and not reply.is_ready:
+                reply.on_lost()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.get_buffer()
 
     def buffer_updated(self, count: int) -> None:
         self.active_at = self._listener.now()
-        self._is_flush_due = True  # Below, once for all frames that came together.
         try:
-            for frame in self._frames.received(count):
-                if self.is_closed:
-                    return
-                self._listener.dispatch(self, frame)
-        except BadPeer as error:
-            self._flush()
+            self._received += self._frames.received(count)
+        except BadSize as error:
+            self._received += error.frames
+            self._work()
             self.close(str(error), after_writing=True)
             return
-        self._flush()
-        if len(self._replies) >= REQUESTS_OPEN_MAX or self._listener.is_over_budget:
-            self._update_reading()
+        self._work()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
         self._is_writing_paused = True
+        assert self._transport is not None
+        self._note_stuck(self._transport.get_write_buffer_size())
         self._update_reading()
 
     def resume_writing(self) -> None:
         self._is_writing_paused = False
+        self._note_stuck(-self._stuck_bytes)
         self._update_reading()
 
     # Requests and replies
+
+    def _work(self) -> None:
+        """Begin with the requests that have come, as far as there is room for their replies."""
+        self._is_work_due = False
+        self._is_flush_due = True  # Below, once for all requests that came together.
+        received = self._received
+        turn_end = self._unsent_bytes + TURN_BYTES
+        try:
+            for _ in range(TURN_REQUESTS_MAX):
+                if not received or self.is_closed or self._unsent_bytes >= turn_end or not self._has_room():
+                    break
+                self._listener.dispatch(self, received.popleft())
+        except BadPeer as error:
+            self._flush()
+            self.close(str(error), after_writing=True)
+            return
+        self._flush()
+        if received or not self._has_room():
+            self._update_reading()
+
+    def _has_room(self) -> bool:
+        return (
+            len(self._replies) < REQUESTS_OPEN_MAX
+            and self._unsent_bytes < WRITE_BUFFER_BYTES
+            and not self._is_writing_paused
+            and not self._listener.is_over_budget
+        )
 
     @property
     def ip(self) -> str:
         return self.peer.rpartition(":")[0]
 
+    def stalled_s(self, now: float) -> float:
+        """How long the frame that is being received has made no progress worth the memory it holds."""
+        if not self._frames.is_mid_frame or self._is_reading_paused:
+            self._progress = (-1, 0)
+            return 0.0
+        number, filled = self._frames.progress
+        if number != self._progress[0] or filled >= self._progress[1] + FRAME_PROGRESS_BYTES:
+            self._progress, self._progress_at = (number, filled), now
+        return now - min(self._progress_at, self.active_at)
+
     @property
-    def is_mid_frame(self) -> bool:
-        return self._frames.is_mid_frame and not self._is_reading_paused
+    def room_bytes(self) -> int:
+        """What a reply may hold that could also be shorter: less and less while others do not read theirs."""
+        return self._listener.replies_room_bytes
+
+    def _note_stuck(self, change: int) -> None:
+        self._stuck_bytes += change
+        self._listener.unsent_bytes += change
 
     @property
     def is_idle(self) -> bool:
@@ -157,7 +233,11 @@ class Connection(asyncio.BufferedProtocol):
         return reply
 
     def on_reply_ready(self, reply: Reply) -> None:
-        if self.is_closed or self._replies[0] is not reply or self._is_flush_due:
+        if self.is_closed:
+            return
+        self._unsent_bytes += reply.size
+        self._listener.unsent_bytes += reply.size
+        if self._replies[0] is not reply or self._is_flush_due:
             return
         # Replies that get ready together leave together: a send costs more than making the reply.
         self._is_flush_due = True
@@ -167,24 +247,44 @@ class Connection(asyncio.BufferedProtocol):
         """Send every reply whose turn it is."""
         self._is_flush_due = False
         buffers: list[Buffer] = []
+        size = 0
         replies = self._replies
         while replies and replies[0].is_ready:
             done = replies.popleft()
+            size += done.size
             buffers += done.take()
             self._listener.release(done.frame_bytes)
+        if not self.is_closed:
+            self._unsent_bytes -= size
+            self._listener.unsent_bytes -= size
         if buffers and self._transport is not None and not self.is_closed:
+            if self._is_writing_paused:
+                self._note_stuck(size)
             self._transport.writelines(buffers)
         if self._is_reading_paused:
             self._update_reading()
 
     def _update_reading(self) -> None:
+        """Read on, or no more; what has been read comes first."""
         if self.is_closed or self._transport is None:
             return
-        open_max = REQUESTS_OPEN_RESUME if self._is_reading_paused else REQUESTS_OPEN_MAX - 1
-        must_pause = self._is_writing_paused or len(self._replies) > open_max
-        if not must_pause and self._listener.is_over_budget:
-            must_pause = True
+        is_full = (
+            self._is_writing_paused
+            or len(self._replies) >= REQUESTS_OPEN_MAX
+            or self._unsent_bytes >= WRITE_BUFFER_BYTES
+        )
+        if not is_full and self._listener.is_over_budget:
+            is_full = True
             self._listener.wait_for_budget(self)
+        if self._received and not is_full and not self._is_work_due:
+            # In the next turn of the loop: other connections have requests, too.
+            self._is_work_due = True
+            asyncio.get_running_loop().call_soon(self._work)
+        if len(self._replies) >= REQUESTS_OPEN_MAX:
+            self._is_busy = True
+        elif len(self._replies) <= REQUESTS_OPEN_RESUME:
+            self._is_busy = False
+        must_pause = is_full or self._is_busy or bool(self._received)
         if must_pause and not self._is_reading_paused:
             self._is_reading_paused = True
             self._transport.pause_reading()
@@ -197,7 +297,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self, reason: str, *, after_writing: bool = False) -> None:
         """Drop the connection and the requests in it; `after_writing` lets replies leave that are on their way."""
-        if not self.is_closed and self._transport is not None:
+        if self.is_closed and self._transport is not None and not after_writing:
+            self._transport.abort()  # It was closing, and its peer did not read what was on the way.
+        elif not self.is_closed and self._transport is not None:
             log.debug("connection closed", peer=self.peer, reason=reason)
             self.is_closed = True
             if after_writing and not self._is_writing_paused:

@@ -51,7 +51,11 @@ class Dispatcher:
         position, client_id = _FIXED.size, None
         if client_length >= 0:
             position += client_length
+            if position > len(frame):
+                raise BadPeer(f"client id of {client_length} bytes, {len(frame) - _FIXED.size} are left")
             client_id = str(frame[_FIXED.size : position], "utf-8", "replace")
+        elif client_length != -1:
+            raise BadPeer(f"client id of {client_length} bytes")
         if is_flexible_request(key, version):
             try:
                 position = read_tags(frame, position, {}, {})

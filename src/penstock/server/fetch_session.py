@@ -4,7 +4,7 @@ Session epoch -1 asks for no session, 0 for a new one, and each later fetch carr
 session leaves out partitions that have nothing new. Pure: `now_s` is passed in.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -17,6 +17,7 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 
+PARTITIONS_MAX = 250_000  # In all sessions together: 100 MB, and 250 for each of the default 1000 sessions.
 EVICT_AFTER_S = 120.0  # Kafka's: a session used within the last two minutes is not evicted for a new one.
 
 
@@ -102,6 +103,21 @@ class FetchSessionCache:
         session.used_at_s = now_s
         self._sessions[session_id] = self._sessions.pop(session_id)
         return session
+
+    def update(
+        self,
+        session: FetchSession,
+        wanted: Sequence[WantedPartition],
+        forgotten: Iterable[tuple[str | UUID, int]] = (),
+    ) -> None:
+        """Note what the client now fetches; Refused, and the session closed, when the sessions are too much to keep.
+
+        The client then goes on without a session: it names all its partitions in each fetch.
+        """
+        session.update(wanted, forgotten)
+        if wanted and sum(len(known.partitions) for known in self._sessions.values()) > PARTITIONS_MAX:
+            self.close(session.session_id)
+            raise Refused(ErrorCode.fetch_session_id_not_found, f"more than {PARTITIONS_MAX} partitions in sessions")
 
     def close(self, session_id: int) -> None:
         self._sessions.pop(session_id, None)

@@ -13,7 +13,9 @@ from penstock.wire.framing import RECEIVE_BYTES
 log = get_logger(__name__)
 
 SWEEP_INTERVAL_S = 2.0
-FRAME_STALL_S = 10.0  # A peer that began a frame and sends nothing for so long holds memory for nothing.
+FRAME_STALL_S = 10.0  # A peer that began a frame and sends next to nothing for so long holds memory for nothing.
+CLOSING_S = 10.0  # For a peer that is being closed to read what is on its way.
+REPLIES_BYTES_MAX = 256 << 20  # Replies that wait for their turn or their reader: five of the largest fetches.
 
 
 class ConnectionListener:
@@ -22,6 +24,7 @@ class ConnectionListener:
         self.receive_buffer = bytearray(RECEIVE_BYTES)
         self.frame_bytes_max = config.socket_request_max_bytes
         self.budget_used = 0  # Bytes of the requests that are being worked on.
+        self.unsent_bytes = 0  # Of replies that are ready, or that their peers do not read.
         self.dispatch = dispatcher.dispatch
         self.port = config.port
         self._config = config
@@ -80,6 +83,11 @@ class ConnectionListener:
     def is_over_budget(self) -> bool:
         return self.budget_used > self._config.queued_max_request_bytes
 
+    @property
+    def replies_room_bytes(self) -> int:
+        """What is left for replies that could also be shorter."""
+        return max(0, REPLIES_BYTES_MAX - self.unsent_bytes)
+
     def wait_for_budget(self, connection: Connection) -> None:
         self._waiting[connection] = None
 
@@ -98,12 +106,16 @@ class ConnectionListener:
             self.sweep()
 
     def sweep(self) -> None:
-        """Close connections that stalled inside a frame or have been silent for too long."""
+        """Close connections that stalled inside a frame, have been silent for too long, or will not be closed."""
         now = self.now()
-        idle_s = self._config.connections_max_idle_ms / 1000
+        idle_ms = self._config.connections_max_idle_ms
+        idle_s = float("inf") if idle_ms < 0 else idle_ms / 1000
         for connection in list(self._connections):
             silent_s = now - connection.active_at
-            if silent_s > FRAME_STALL_S and connection.is_mid_frame:
+            if connection.is_closed:
+                if silent_s > CLOSING_S:
+                    connection.close("does not read its last replies")
+            elif connection.stalled_s(now) > FRAME_STALL_S:
                 connection.close("stalled inside a frame")
             elif silent_s > idle_s and connection.is_idle:
                 connection.close("idle for too long")

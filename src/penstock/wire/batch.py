@@ -246,6 +246,16 @@ def build_batch(
     return batch
 
 
+def with_payload(header: BatchHeader, payload: bytes, codec: Codec) -> bytearray:
+    """The batch of `header` around the same records in another codec."""
+    batch = bytearray(HEADER_BYTES + len(payload))
+    batch[HEADER_BYTES:] = payload
+    attributes = header.attributes & ~CODEC_MASK | codec
+    HEADER.pack_into(batch, 0, *header._replace(batch_length=len(batch) - PREFIX_BYTES, attributes=attributes))
+    struct.pack_into(">I", batch, CRC_POSITION, crc32c.crc32c(memoryview(batch)[CRC_START:]))
+    return batch
+
+
 def _encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytearray:
     body = bytearray(b"\x00")  # attributes: none are defined
     write_varint(body, record.timestamp - base_timestamp)

@@ -25,6 +25,9 @@ Reader = Callable[[Buffer, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 
 TAGS_MAX = 64  # Kafka defines fewer than ten for any message; more is an attack on the loop that skips them.
+# Array elements and tags in one request: ten times the partitions that a large broker has. An element of two bytes
+# becomes an object of 500, and takes 3 µs, so that a frame of the allowed 100 MiB would hold up everybody for minutes.
+ELEMENTS_MAX = 100_000
 ZERO_UUID = UUID(int=0)
 
 API_VERSIONS_KEY = 18
@@ -49,6 +52,20 @@ class Struct:
         return isinstance(other, Struct) and self.__dict__ == other.__dict__
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class Allowance:
+    """How many elements the request that is being read may still have."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = ELEMENTS_MAX
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise BadPeer(f"more than {ELEMENTS_MAX} elements in a request")
 
 
 def decode_request(api_key: int, version: int, data: Buffer, position: int) -> Struct:
@@ -86,7 +103,14 @@ def is_flexible_response(api_key: int, version: int) -> bool:
 @cache
 def request_reader(api_key: int, version: int) -> Reader:
     flexible_from, _, fields, _ = MESSAGES[api_key]
-    return _struct_reader(_fields(fields), version, version >= flexible_from)
+    allowance = Allowance()  # One is enough: requests are read one at a time, from start to end.
+    reader = _struct_reader(_fields(fields), version, version >= flexible_from, allowance)
+
+    def read_request(data: Buffer, position: int) -> tuple[Any, int]:
+        allowance.left = ELEMENTS_MAX
+        return reader(data, position)
+
+    return read_request
 
 
 @cache
@@ -174,16 +198,18 @@ def _zero(kind: str, is_nullable: bool, fields: tuple[_Field, ...]) -> Any:
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-def _struct_reader(fields: tuple[_Field, ...], version: int, flexible: bool) -> Reader:
+def _struct_reader(
+    fields: tuple[_Field, ...], version: int, flexible: bool, allowance: Allowance | None = None
+) -> Reader:
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
     defaults: dict[str, Any] = {}
     for field in fields:
         if version in field.tagged_versions:
-            tagged[field.tag] = (field.name, _field_reader(field, version, flexible))
+            tagged[field.tag] = (field.name, _field_reader(field, version, flexible, allowance))
             defaults[field.name] = field.default
         elif version in field.versions:
-            plain.append((field.name, _field_reader(field, version, flexible)))
+            plain.append((field.name, _field_reader(field, version, flexible, allowance)))
         else:
             defaults[field.name] = field.default
 
@@ -194,19 +220,27 @@ def _struct_reader(fields: tuple[_Field, ...], version: int, flexible: bool) -> 
         for name, reader in plain:
             values[name], position = reader(data, position)
         if flexible:
-            position = read_tags(data, position, tagged, values)
+            position = read_tags(data, position, tagged, values, allowance)
         return result, position
 
     return read_struct
 
 
-def read_tags(data: Buffer, position: int, known: dict[int, tuple[str, Reader]], values: dict[str, Any]) -> int:
+def read_tags(
+    data: Buffer,
+    position: int,
+    known: dict[int, tuple[str, Reader]],
+    values: dict[str, Any],
+    allowance: Allowance | None = None,
+) -> int:
     """Put the known tagged fields into `values`, skip the others, and give the position after them."""
     if data[position] == 0:
         return position + 1
     count, position = read_uvarint(data, position)
     if count > TAGS_MAX:
         raise BadPeer(f"{count} tagged fields, {TAGS_MAX} are allowed")
+    if allowance is not None:
+        allowance.take(count)
     previous = -1
     for _ in range(count):
         tag, position = read_uvarint(data, position)
@@ -224,15 +258,15 @@ def read_tags(data: Buffer, position: int, known: dict[int, tuple[str, Reader]],
     return position
 
 
-def _field_reader(field: _Field, version: int, flexible: bool) -> Reader:
+def _field_reader(field: _Field, version: int, flexible: bool, allowance: Allowance | None) -> Reader:
     is_nullable = version in field.nullable_versions
     if field.type == "struct":
-        reader = _struct_reader(field.fields, version, flexible)
+        reader = _struct_reader(field.fields, version, flexible, allowance)
         if is_nullable and not field.is_array:
             return _nullable_struct_reader(reader, field.name)
     else:
         reader = _value_reader(field.type, flexible, is_nullable and not field.is_array, field.name)
-    return _array_reader(reader, flexible, is_nullable, field.name) if field.is_array else reader
+    return _array_reader(reader, flexible, is_nullable, field.name, allowance) if field.is_array else reader
 
 
 def _nullable_struct_reader(reader: Reader, name: str) -> Reader:
@@ -247,7 +281,7 @@ def _nullable_struct_reader(reader: Reader, name: str) -> Reader:
     return read_nullable
 
 
-def _array_reader(reader: Reader, flexible: bool, is_nullable: bool, name: str) -> Reader:
+def _array_reader(reader: Reader, flexible: bool, is_nullable: bool, name: str, allowance: Allowance | None) -> Reader:
     def read_array(data: Buffer, position: int) -> tuple[Any, int]:
         if flexible:
             count, position = read_uvarint(data, position)
@@ -260,6 +294,8 @@ def _array_reader(reader: Reader, flexible: bool, is_nullable: bool, name: str) 
         # Every element takes at least a byte, so a larger count is a lie.
         if count < 0 or count > len(data) - position:
             raise BadPeer(f"{name} claims {count} elements, {len(data) - position} bytes are left")
+        if allowance is not None:
+            allowance.take(count)
         items = []
         for _ in range(count):
             item, position = reader(data, position)

@@ -146,7 +146,8 @@ def _inflate(view: memoryview, bytes_max: int) -> Iterator[bytes]:
             output = inflater.decompress(piece, INFLATE_OUTPUT_BYTES)
         except zlib.error as error:
             raise BadData(f"gzip: {error}") from error
-        consumed = len(piece) - len(inflater.unconsumed_tail) - len(inflater.unused_data)
+        # At the end of a member zlib may leave the rest in both places.
+        consumed = len(piece) - len(inflater.unused_data if inflater.eof else inflater.unconsumed_tail)
         if not consumed and not output and not inflater.eof:
             raise BadData("gzip data is cut short")
         position += consumed

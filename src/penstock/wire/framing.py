@@ -17,10 +17,18 @@ SIZE_BYTES = 4
 _SIZE = struct.Struct(">i")
 
 
+class BadSize(BadPeer):
+    """A frame's size is out of bounds. The frames before it are whole and may be answered."""
+
+    def __init__(self, message: str, frames: list[memoryview]) -> None:
+        super().__init__(message)
+        self.frames = frames
+
+
 class FrameReader:
     """Sans-I/O: `get_buffer` says where to receive, `received` gives the frames that are whole."""
 
-    __slots__ = ("_buffer", "_filled", "_frame_bytes", "_frame_bytes_max", "_rest", "_shared")
+    __slots__ = ("_begun_count", "_buffer", "_filled", "_frame_bytes", "_frame_bytes_max", "_rest", "_shared")
 
     def __init__(self, shared: bytearray, frame_bytes_max: int) -> None:
         self._shared = memoryview(shared)
@@ -29,10 +37,16 @@ class FrameReader:
         self._buffer: bytearray | None = None  # Of the frame that is being received on its own.
         self._frame_bytes = 0
         self._filled = 0
+        self._begun_count = 0  # Frames that did not come in one piece.
 
     @property
     def is_mid_frame(self) -> bool:
         return self._buffer is not None or bool(self._rest)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Which frame is being received, and how many bytes of it have come."""
+        return self._begun_count, self._filled if self._buffer is not None else len(self._rest)
 
     def get_buffer(self) -> memoryview:
         if self._buffer is None:
@@ -46,7 +60,7 @@ class FrameReader:
         buffer.extend(bytes(size - len(buffer)))
 
     def received(self, count: int) -> list[memoryview]:
-        """Whole frames, in order and writable; BadPeer when a size is out of bounds."""
+        """Whole frames, in order and writable; BadSize when a size is out of bounds."""
         if self._buffer is not None:
             self._filled += count
             if self._filled < self._frame_bytes:
@@ -65,7 +79,7 @@ class FrameReader:
         while end - position >= SIZE_BYTES:
             (size,) = _SIZE.unpack_from(data, position)
             if not 0 <= size <= self._frame_bytes_max:
-                raise BadPeer(f"frame of {size} bytes, {self._frame_bytes_max} are allowed")
+                raise BadSize(f"frame of {size} bytes, {self._frame_bytes_max} are allowed", frames)
             position += SIZE_BYTES
             if end - position < size:
                 self._begin(size, data[position:])
@@ -73,7 +87,9 @@ class FrameReader:
             # A copy: the shared buffer is about to be used by others, and batches are stamped in place.
             frames.append(memoryview(bytearray(data[position : position + size])))
             position += size
-        self._rest = bytes(data[position:])
+        if position < end:
+            self._rest = bytes(data[position:])
+            self._begun_count += 1
         return frames
 
     def _begin(self, size: int, data: memoryview) -> None:
@@ -82,3 +98,4 @@ class FrameReader:
         self._buffer[: len(data)] = data
         self._frame_bytes = size
         self._filled = len(data)
+        self._begun_count += 1

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import BadPeer
-from penstock.wire.codec import read_tags, read_uuid
+from penstock.wire.codec import Allowance, read_tags, read_uuid
 from penstock.wire.varint import InvalidVarint, read_uvarint, write_uvarint
 
 FLEXIBLE_VERSION = 9
@@ -60,9 +60,11 @@ def read_produce_request(frame: memoryview, position: int, version: int) -> Prod
 
 def _read(frame: memoryview, position: int, version: int) -> ProduceRequest:
     flexible = version >= FLEXIBLE_VERSION
+    allowance = Allowance()
     transactional_id, position = _read_string(frame, position, flexible)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
     topics_count, position = _read_count(frame, position + _ACKS_TIMEOUT.size, flexible)
+    allowance.take(topics_count)
     partitions: list[ProducedPartition] = []
     for _ in range(topics_count):
         topic: str | UUID | None
@@ -73,6 +75,7 @@ def _read(frame: memoryview, position: int, version: int) -> ProduceRequest:
             if topic is None:
                 raise BadPeer("topic name is null")
         count, position = _read_count(frame, position, flexible)
+        allowance.take(count)
         for _ in range(count):
             (index,) = _INT32.unpack_from(frame, position)
             length, position = _read_length(frame, position + 4, flexible)
@@ -84,11 +87,11 @@ def _read(frame: memoryview, position: int, version: int) -> ProduceRequest:
                 records, position = frame[position:end], end
             partitions.append(ProducedPartition(topic, index, records))
             if flexible:
-                position = read_tags(frame, position, {}, {})
+                position = read_tags(frame, position, {}, {}, allowance)
         if flexible:
-            position = read_tags(frame, position, {}, {})
+            position = read_tags(frame, position, {}, {}, allowance)
     if flexible:
-        read_tags(frame, position, {}, {})
+        read_tags(frame, position, {}, {}, allowance)
     return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
 
 

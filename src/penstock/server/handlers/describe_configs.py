@@ -16,7 +16,9 @@ from penstock.wire.codec import Struct
 
 @handler(ApiKey.DESCRIBE_CONFIGS, versions=range(1, 5))
 def describe_configs(context: Context, header: RequestHeader, request: Struct) -> Struct:
-    return Struct(results=[_resource(context, resource, request) for resource in request.resources])
+    # Each once, however often it is asked for: an answer is a thousand times as long as a question.
+    resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    return Struct(results=[_resource(context, resource, request) for resource in resources.values()])
 
 
 def _resource(context: Context, resource: Struct, request: Struct) -> Struct:

@@ -42,16 +42,15 @@ def fetch(context: Context, header: RequestHeader, frame: memoryview, position: 
 def _resolve(context: Context, version: int, request: Struct) -> tuple[FetchSession | None, list[WantedPartition]]:
     """The session of this fetch, if any, and all that it is to fetch."""
     by_id = version >= TOPIC_ID_VERSION
-    wanted = [
-        WantedPartition(
-            topic.topic_id if by_id else topic.topic,
-            item.partition,
-            item.fetch_offset,
-            item.partition_max_bytes,
-            item.current_leader_epoch,
-        )
+    # A partition that is there twice is fetched once: each time would cost a read.
+    asked = {
+        (topic.topic_id if by_id else topic.topic, item.partition): item
         for topic in request.topics
         for item in topic.partitions
+    }
+    wanted = [
+        WantedPartition(*key, item.fetch_offset, item.partition_max_bytes, item.current_leader_epoch)
+        for key, item in asked.items()
     ]
     epoch, sessions = request.session_epoch, context.fetch_sessions
     now_s = context.clock.monotonic()
@@ -62,7 +61,10 @@ def _resolve(context: Context, version: int, request: Struct) -> tuple[FetchSess
         sessions.close(request.session_id)
         session = sessions.open(now_s) if wanted else None
         if session is not None:
-            session.update(wanted, ())
+            try:
+                sessions.update(session, wanted)
+            except Refused:
+                session = None
         return session, wanted
     session = sessions.resume(request.session_id, epoch, now_s)
     forgotten = [
@@ -70,7 +72,7 @@ def _resolve(context: Context, version: int, request: Struct) -> tuple[FetchSess
         for topic in request.forgotten_topics_data
         for partition in topic.partitions
     ]
-    session.update(wanted, forgotten)
+    sessions.update(session, wanted, forgotten)
     return session, [known.wanted for known in session.partitions.values()]
 
 
@@ -82,6 +84,7 @@ class _Fetch:
         "_context",
         "_disk_reads",
         "_is_incremental",
+        "_is_loading",
         "_is_replica",
         "_min_bytes",
         "_missing_bytes",
@@ -113,10 +116,11 @@ class _Fetch:
         self._is_replica = max(request.replica_id, request.replica_state.replica_id) >= 0
         self._read_committed = request.isolation_level == READ_COMMITTED
         self._bytes_max = max(0, min(request.max_bytes, context.config.fetch_max_bytes))
-        self._min_bytes = min(request.min_bytes, self._bytes_max)
+        self._min_bytes = min(request.min_bytes, self._bytes_max, reply.room_bytes)
         self._wait_ms = min(request.max_wait_ms, WAIT_MS_MAX)
         self._missing_bytes = 0
         self._disk_reads = 0
+        self._is_loading = False  # From the disk: then nothing else may make us try again.
         self._partitions: list[Partition] = []
         self._timer: Timer | None = None
 
@@ -134,23 +138,30 @@ class _Fetch:
         self._missing_bytes = self._min_bytes - total
         if self._timer is None:
             self._timer = self._context.timers.call_later(self._wait_ms / 1000, self._on_deadline)
+        self._reply.on_lost = self._on_lost
         for partition in self._partitions:
             partition.wait(self._on_readable)
 
     def _on_readable(self, count: int) -> None:
         self._missing_bytes -= count
         if self._missing_bytes <= 0:
-            self._stop_waiting()
-            if self._reply.is_wanted:
-                self.run()
-            elif self._timer is not None:
-                self._timer.cancel()
+            self._go_on()
 
     def _on_deadline(self) -> None:
-        self._stop_waiting()
         self._wait_ms = 0
+        if not self._is_loading:
+            self._go_on()
+
+    def _on_lost(self) -> None:
+        self._stop_waiting()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _go_on(self) -> None:
+        """Try again. Others wait behind us for the same records, or in the same tick."""
+        self._stop_waiting()
         if self._reply.is_wanted:
-            self.run()
+            self._reply.attempt(self.run)
 
     def _stop_waiting(self) -> None:
         for partition in self._partitions:
@@ -161,23 +172,26 @@ class _Fetch:
         if self._disk_reads > DISK_READS_MAX:
             self._reply.fail("the disk is too slow")
             return
+        self._is_loading = True
         task = asyncio.get_running_loop().create_task(self._load(miss))
         _background.add(task)
         task.add_done_callback(_background.discard)
 
     async def _load(self, miss: NotCached) -> None:
         await self._context.fs.run(miss.load)
+        self._is_loading = False
         if self._reply.is_wanted:
-            self.run()
+            self._reply.attempt(self.run)
 
     def _read_all(self) -> tuple[list[FetchedPartition], bool]:
         """A result for each wanted partition, in order, and whether one of them is an error."""
         results = []
-        bytes_left, has_error = self._bytes_max, False
+        bytes_left, has_error, has_records = min(self._bytes_max, self._reply.room_bytes), False, False
         self._partitions = []
         for item in self._wanted:
-            result = self._read(item, bytes_left, at_least_one=bytes_left == self._bytes_max)
+            result = self._read(item, bytes_left, at_least_one=not has_records)
             bytes_left = max(0, bytes_left - len(result.records))
+            has_records = has_records or bool(result.records)
             has_error = has_error or result.error != 0
             results.append(result)
         return results, has_error

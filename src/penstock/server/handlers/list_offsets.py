@@ -14,6 +14,7 @@ from penstock.server.disk_read import with_disk
 from penstock.storage.log import TimestampOffset
 from penstock.wire.batch import CorruptBatch
 from penstock.wire.codec import Struct
+from penstock.wire.compression import TooLarge
 
 LATEST = -1
 EARLIEST = -2
@@ -59,7 +60,7 @@ async def _list_partition(context: Context, topic: str, item: Struct, is_repeate
         code = ErrorCode.none
     except Refused as refused:
         found, code = NOTHING, refused.code
-    except CorruptBatch:
+    except (CorruptBatch, TooLarge):
         found, code = NOTHING, ErrorCode.corrupt_message
     except OSError:
         found, code = NOTHING, ErrorCode.kafka_storage_error

@@ -45,18 +45,19 @@ class _Produce:
         self._request = request
         self._reply = reply
         self._results: list[PartitionResult] = []
-        self._waiting_count = 0
+        self._waiting_count = 1  # Our own turn in `run`: no answer before every partition has its result.
         self._timer: Timer | None = None
 
     def run(self) -> None:
         acks = self._request.acks
         for number, item in enumerate(self._request.partitions):
             self._results.append(self._append(number, item, acks))
+        self._waiting_count -= 1
         if self._waiting_count == 0:
             self._finish()
         else:
             delay_s = max(0, self._request.timeout_ms) / 1000
-            self._timer = self._context.timers.call_later(delay_s, self._on_timeout)
+            self._timer = self._context.timers.call_later(delay_s, lambda: self._reply.attempt(self._on_timeout))
 
     def _append(self, number: int, item: ProducedPartition, acks: int) -> PartitionResult:
         try:
@@ -75,7 +76,7 @@ class _Produce:
         except Refused as refused:
             return _refused_result(item.partition, refused.code, refused.message)
         if acks == ACKS_ALL and not partition.when_committed(
-            appended.next_offset, lambda code: self._on_committed(number, code)
+            appended.next_offset, lambda code: self._reply.attempt(lambda: self._on_committed(number, code))
         ):
             self._waiting_count += 1
         return PartitionResult(

@@ -1,0 +1,69 @@
+"""One broker for all rows. After each of them it lives, its memory is as before, and it serves another client."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from .broker_process import BrokerProcess
+from .client import Client, batch_of
+
+RSS_GROWTH_BYTES_MAX = 64 << 20
+HEALTH_TOPIC = "health"
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path_factory.mktemp("hostile"))
+    process.start()
+    try:
+        with Client(process.port) as client:
+            assert client.create_topic(HEALTH_TOPIC) == 0
+            for _ in range(50):  # What a broker loads and reserves once is not what an attack costs.
+                check_health(process)
+        yield process
+        process.stop()
+    finally:
+        process.kill()
+
+
+@pytest.fixture(autouse=True)
+def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For every test that attacks the shared broker."""
+    if "broker" not in request.fixturenames:
+        yield
+        return
+    broker: BrokerProcess = request.getfixturevalue("broker")
+    before, logged = broker.rss_bytes(), len(broker.stderr())
+    yield
+    assert broker.is_alive, broker.stderr()[-4000:]
+    check_health(broker)
+    assert "Traceback" not in broker.stderr()[logged:], broker.stderr()[logged:][-8000:]
+    growth = broker.rss_bytes() - before
+    assert growth <= RSS_GROWTH_BYTES_MAX, f"memory grew by {growth >> 20} MiB"
+
+
+def check_health(broker: BrokerProcess) -> None:
+    """A produce and a fetch of another client."""
+    with Client(broker.port) as client:
+        code, offset = client.produce(HEALTH_TOPIC, batch_of(b"still here"))
+        assert code == 0
+        found = client.fetch(HEALTH_TOPIC, offset, wait_ms=5000)
+        assert int(found.error_code) == 0
+        assert b"still here" in found.records
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[Client]:
+    with Client(broker.port) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(client: Client) -> str:
+    """A fresh topic."""
+    name = f"topic-{next(_numbers)}"
+    assert client.create_topic(name) == 0
+    return name

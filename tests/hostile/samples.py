@@ -1,0 +1,122 @@
+"""A well-formed request for every served API in every version."""
+
+from typing import Any
+from uuid import UUID
+
+from penstock.server import handlers
+from penstock.server.api import APIS, ApiKey
+from penstock.wire.codec import ZERO_UUID, Struct
+
+from .client import batch_of, fetch_fields, produce_fields
+
+handlers.register_all()
+
+SERVED = [(key, version) for key in sorted(APIS) for version in APIS[key].versions]
+SERVED_IDS = [f"{APIS[key].key.name}-v{version}" for key, version in SERVED]
+
+
+SOME_ID = UUID(int=7)
+
+
+def sample(key: int, version: int, topic: str = "samples", topic_id: UUID = SOME_ID) -> Struct:
+    """A request that touches every array once, and changes nothing but the topic's records."""
+    fields: dict[str, Any] = _SAMPLES[ApiKey(key)](topic, topic_id)
+    by_id = (key, version >= 13) in ((ApiKey.PRODUCE, True), (ApiKey.FETCH, True))
+    if by_id:
+        for entry in (*fields.get("topics", ()), *fields.get("topic_data", ())):
+            entry.topic_id = topic_id
+    if key == ApiKey.METADATA and version < 10:
+        fields["topics"] = [Struct(name=topic)]
+    return Struct(**fields)
+
+
+def _partition(**fields: Any) -> list[Struct]:
+    return [Struct(partition_index=0, **fields)]
+
+
+_SAMPLES = {
+    ApiKey.PRODUCE: lambda topic, _: produce_fields([(topic, 0, batch_of(b"one", b"two"))], timeout_ms=1000),
+    ApiKey.FETCH: lambda topic, topic_id: {
+        **fetch_fields([(topic, 0, 0)]),
+        "cluster_id": "cluster",
+        "rack_id": "rack",
+        "forgotten_topics_data": [Struct(topic="gone", topic_id=topic_id, partitions=[1, 2])],
+    },
+    ApiKey.LIST_OFFSETS: lambda topic, _: {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [Struct(name=topic, partitions=_partition(timestamp=-1))],
+        "timeout_ms": 1000,
+    },
+    ApiKey.METADATA: lambda topic, topic_id: {
+        "topics": [Struct(topic_id=ZERO_UUID, name=topic)],
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": True,
+        "include_topic_authorized_operations": True,
+    },
+    ApiKey.API_VERSIONS: lambda *_: {"client_software_name": "hostile", "client_software_version": "1.0"},
+    ApiKey.CREATE_TOPICS: lambda *_: {
+        "topics": [
+            Struct(
+                name="sample",
+                num_partitions=-1,
+                replication_factor=-1,
+                assignments=[Struct(partition_index=0, broker_ids=[1])],
+                configs=[Struct(name="retention.ms", value="1000")],
+            )
+        ],
+        "timeout_ms": 1000,
+        "validate_only": True,
+    },
+    ApiKey.DELETE_TOPICS: lambda *_: {
+        "topic_names": ["no-such-topic"],
+        "topics": [Struct(name="no-such-topic", topic_id=ZERO_UUID)],
+        "timeout_ms": 1000,
+    },
+    ApiKey.DELETE_RECORDS: lambda topic, _: {
+        "topics": [Struct(name=topic, partitions=_partition(offset=0))],
+        "timeout_ms": 1000,
+    },
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda topic, _: {
+        "topics": [Struct(topic=topic, partitions=[Struct(partition=0, leader_epoch=0)])]
+    },
+    ApiKey.DESCRIBE_CONFIGS: lambda topic, _: {
+        "resources": [
+            Struct(resource_type=2, resource_name=topic, configuration_keys=["retention.ms"]),
+            Struct(resource_type=4, resource_name="1", configuration_keys=None),
+        ],
+        "include_synonyms": True,
+        "include_documentation": True,
+    },
+    ApiKey.ALTER_CONFIGS: lambda topic, _: {
+        "resources": [
+            Struct(resource_type=2, resource_name=topic, configs=[Struct(name="retention.ms", value="86400000")])
+        ],
+        "validate_only": True,
+    },
+    ApiKey.DESCRIBE_LOG_DIRS: lambda topic, _: {"topics": [Struct(topic=topic, partitions=[0, 1])]},
+    ApiKey.CREATE_PARTITIONS: lambda topic, _: {
+        "topics": [Struct(name=topic, count=2, assignments=[Struct(broker_ids=[1])])],
+        "timeout_ms": 1000,
+        "validate_only": True,
+    },
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda topic, _: {
+        "resources": [
+            Struct(
+                resource_type=2,
+                resource_name=topic,
+                configs=[Struct(name="retention.ms", config_operation=0, value="86400000")],
+            )
+        ],
+        "validate_only": True,
+    },
+    ApiKey.DESCRIBE_CLUSTER: lambda *_: {
+        "include_cluster_authorized_operations": True,
+        "endpoint_type": 1,
+        "include_fenced_brokers": True,
+    },
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda topic, _: {
+        "topics": [Struct(name=topic)],
+        "cursor": Struct(topic_name=topic, partition_index=0),
+    },
+}
