@@ -5,7 +5,8 @@ from uuid import UUID
 
 from penstock.server import handlers
 from penstock.server.api import APIS, ApiKey
-from penstock.wire.codec import ZERO_UUID, Struct
+from penstock.wire.codec import ZERO_UUID, Struct, _fields
+from penstock.wire.schema_table import MESSAGES
 
 from .client import batch_of, fetch_fields, produce_fields
 
@@ -19,7 +20,12 @@ SOME_ID = UUID(int=7)
 
 
 def sample(key: int, version: int, topic: str = "samples", topic_id: UUID = SOME_ID) -> Struct:
-    """A request that touches every array once, and changes nothing but the topic's records."""
+    """A request that touches every array once, and changes nothing but the topic's records.
+
+    For an API that has no sample here, one that is well-formed and makes no sense.
+    """
+    if key not in _SAMPLES:
+        return _senseless(_fields(MESSAGES[key][2]), version)
     fields: dict[str, Any] = _SAMPLES[ApiKey(key)](topic, topic_id)
     by_id = (key, version >= 13) in ((ApiKey.PRODUCE, True), (ApiKey.FETCH, True))
     if by_id:
@@ -28,6 +34,23 @@ def sample(key: int, version: int, topic: str = "samples", topic_id: UUID = SOME
     if key == ApiKey.METADATA and version < 10:
         fields["topics"] = [Struct(name=topic)]
     return Struct(**fields)
+
+
+def makes_sense(key: int) -> bool:
+    return key in _SAMPLES
+
+
+def _senseless(fields: Any, version: int) -> Struct:
+    """Every field that the version has: numbers are 1, arrays have one element, nothing is null."""
+    values = {}
+    for field in fields:
+        if version in field.versions or version in field.tagged_versions:
+            value = _senseless(field.fields, version) if field.type == "struct" else _VALUES.get(field.type, 1)
+            values[field.name] = [value] if field.is_array else value
+    return Struct(**values)
+
+
+_VALUES: dict[str, Any] = {"string": "x", "bytes": b"x", "records": b"x", "bool": True, "uuid": SOME_ID, "float64": 1.0}
 
 
 def _partition(**fields: Any) -> list[Struct]:

@@ -59,7 +59,7 @@ def only_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
 class NoConnection:
     """Takes replies and keeps none."""
 
-    peer = "nobody"
+    peer, ip = "nobody", "127.0.0.1"
 
     def open_reply(self, *_: Any) -> "NoConnection":
         return self

@@ -11,7 +11,7 @@ from penstock.server.api import APIS, ApiKey
 from penstock.wire.codec import Struct
 
 from .client import Client, framed, read_reply, request_frame
-from .samples import SERVED, SERVED_IDS, sample
+from .samples import SERVED, SERVED_IDS, makes_sense, sample
 
 
 def _topic_id(client: Client, topic: str) -> UUID:
@@ -44,8 +44,9 @@ def test_a_well_formed_request_gets_a_well_formed_answer(client: Client, topic: 
     client.produce(topic, sample(ApiKey.PRODUCE, 9, topic).topic_data[0].partition_data[0].records)
     request = sample(key, version, topic, topic_id)
     answer = read_reply(key, version, client.ask_raw(key, version, request), client._correlation_id)
+    codes = {ErrorCode(code) for code in _error_codes(answer)}
     expected = {ErrorCode.unknown_topic_or_partition} if key == ApiKey.DELETE_TOPICS else {ErrorCode.none}
-    assert {ErrorCode(code) for code in _error_codes(answer)} <= expected
+    assert codes <= expected or not makes_sense(key)
 
 
 @pytest.mark.parametrize(("key", "version"), SERVED, ids=SERVED_IDS)
@@ -67,9 +68,9 @@ def test_api_versions_of_an_unknown_version_is_answered_in_v0(client: Client, ve
     assert client.ask(ApiKey.API_VERSIONS, 4, client_software_name="a", client_software_version="1").error_code == 0
 
 
-@pytest.mark.parametrize("key", [9999, -1, 4, 7, 10, 32767, -32768])
+@pytest.mark.parametrize("key", [9999, -1, 4, 5, 6, 7, 52, 58, 32767, -32768])
 def test_an_api_key_that_is_not_served_closes_the_connection(client: Client, key: int) -> None:
-    # Key 7 (ControlledShutdown v0) would have the one request header without a client id.
+    """Key 7 (ControlledShutdown v0) would have the one request header without a client id."""
     assert key not in APIS
     client.send(framed(key.to_bytes(2, "big", signed=True) + request_frame(18, 0, sample(18, 0))[2:]))
     assert client.is_closed_by_broker()

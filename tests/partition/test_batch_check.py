@@ -79,7 +79,8 @@ CASES: dict[str, tuple[Callable[[], bytearray], ErrorCode]] = {
     "a codec that the bytes are not of": (lambda: changed(">h", 21, 4), ErrorCode.corrupt_message),
     "a timestamp of year 9999": (lambda: batch(timestamp=253_402_300_799_000), ErrorCode.invalid_timestamp),
     "a negative timestamp": (lambda: batch(timestamp=-5), ErrorCode.invalid_timestamp),
-    "a producer id": (lambda: changed(">q", 43, 7), ErrorCode.unsupported_for_message_format),
+    "a negative producer id": (lambda: changed(">q", 43, -2), ErrorCode.invalid_record),
+    "a transaction": (lambda: changed(">h", 21, 0x10), ErrorCode.unsupported_for_message_format),
 }
 
 

@@ -232,3 +232,75 @@ def test_append_time_replaces_the_producers_time(tmp_path: Path) -> None:
         assert record.timestamp == appended.log_append_time > 1_600_000_000_000
 
     run(scenario)
+
+
+def idempotent(first_sequence: int, *values: bytes, producer_id: int = 7, epoch: int = 0) -> memoryview:
+    now_ms = SystemClock().now_ms()
+    records = [Record(number, now_ms, None, value) for number, value in enumerate(values)]
+    return memoryview(
+        build_batch(records, base_offset=0, producer_id=producer_id, producer_epoch=epoch, base_sequence=first_sequence)
+    )
+
+
+def test_a_retried_batch_is_stored_once_and_answered_with_its_first_offset(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(durability="os"))
+        first = partition.append(idempotent(0, b"a", b"b"), produce_version=9)
+        partition.append(idempotent(2, b"c"), produce_version=9)
+        assert partition.append(idempotent(0, b"a", b"b"), produce_version=9) == first
+        assert partition.log.log_end == 3
+        with pytest.raises(Refused) as refused:
+            partition.append(idempotent(9, b"gap"), produce_version=9)
+        assert refused.value.code is ErrorCode.out_of_order_sequence_number
+
+    run(scenario)
+
+
+def test_a_retry_that_overtook_its_commit_waits_for_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fs = HeldFileSystem()
+        partition = open_partition(fs, tmp_path, TopicConfig())
+        partition.append(idempotent(0, b"a"), produce_version=9)
+        again = partition.append(idempotent(0, b"a"), produce_version=9)
+        told: list[ErrorCode] = []
+        assert not partition.when_committed(again.next_offset, told.append)
+        await asyncio.sleep(0)
+        await fs.let_go()
+        assert told == [ErrorCode.none]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("stop", ["crash", "clean"])
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 150], ids=["one segment", "a segment a batch"])
+def test_producers_are_known_after_a_restart(tmp_path: Path, stop: str, segment_bytes: int) -> None:
+    async def scenario() -> None:
+        fs, config = PosixFileSystem(), TopicConfig(durability="os", segment_bytes=segment_bytes)
+        partition = open_partition(fs, tmp_path, config)
+        answers = [partition.append(idempotent(n, b"value %d" % n), produce_version=9) for n in range(8)]
+        if stop == "clean":
+            partition.store_producers()
+        partition = open_partition(fs, tmp_path, config)
+        for n in range(3, 8):
+            assert partition.append(idempotent(n, b"value %d" % n), produce_version=9) == answers[n]
+        assert partition.append(idempotent(8, b"new"), produce_version=9).base_offset == 8
+        assert len(list((tmp_path / "topic-0").glob("*.snapshot"))) <= 2
+
+    run(scenario)
+
+
+def test_a_damaged_or_premature_snapshot_is_not_believed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fs, config = PosixFileSystem(), TopicConfig(durability="os")
+        partition = open_partition(fs, tmp_path, config)
+        first = partition.append(idempotent(0, b"a"), produce_version=9)
+        partition.store_producers()
+        (snapshot,) = (tmp_path / "topic-0").glob("*.snapshot")
+        premature = snapshot.with_name(f"{99:020d}.snapshot")
+        premature.write_bytes(snapshot.read_bytes())
+        snapshot.write_bytes(snapshot.read_bytes()[:-1] + b"?")
+        partition = open_partition(fs, tmp_path, config)
+        assert not premature.exists()
+        assert partition.append(idempotent(0, b"a"), produce_version=9) == first
+
+    run(scenario)

@@ -210,6 +210,7 @@ def test_a_recreated_topic_inherits_no_checkpoint_even_after_a_crash(tmp_path):
         log = logs.open(TP, OTHER_ID, CONFIG)
         written = [append(log, [b"new"]) for _ in range(3)]
         await commit(logs, log)
+        await asyncio.gather(*logs._tasks)  # The old files are gone.
         # Killed here, before the next checkpoint.
         after = started(FailingFileSystem(), tmp_path)
         log = after.open(TP, OTHER_ID, CONFIG)

@@ -97,6 +97,19 @@ def test_segments_behind_a_lost_tail_are_dropped(fs, directory):
     assert read_all(opened(fs, directory, recovery_point=6, segment_bytes=1024)) == written[:3]
 
 
+def test_a_torn_header_whose_offset_alone_was_lost_is_cut(fs, directory):
+    """Sectors are written in any order: here the one with the rest of the header and the records came first."""
+    written = filled(fs, directory, 10)
+    for lost_bytes in (8, 10):
+        for recovery_point in (0, 10, 18):
+            torn = bytes(lost_bytes) + written[9][lost_bytes:]
+            rewrite(log_path(directory), b"".join(written[:9]) + torn)
+            log, recovery = recovered(fs, directory, recovery_point=recovery_point)
+            assert log.failure is None
+            assert (log.log_end, recovery.bytes_cut, recovery.damaged) == (18, len(torn), [])
+            log.close()
+
+
 def test_a_compacted_log_keeps_what_is_behind_a_gap(fs, directory):
     written = filled(fs, directory, 9, segment_bytes=1024, size=300)
     rewrite(log_path(directory, 4), written[2])

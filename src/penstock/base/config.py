@@ -72,6 +72,19 @@ class BrokerConfig:
     log_cleaner_threads: int = 1  # Compaction shares the cores with the event loop.
     log_cleaner_backoff_ms: int = 15_000
 
+    group_min_session_timeout_ms: int = 6_000  # Below it a pause of the client's collector is a death.
+    group_max_session_timeout_ms: int = 1_800_000  # How long a dead member may hold its partitions.
+    group_max_size: int = INT_MAX  # The owner decides.
+    group_initial_rebalance_delay_ms: int = 3_000  # Kafka's: members that start together get one rebalance.
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_minutes: int = 10_080  # A week after a group is empty, as Kafka.
+    offsets_retention_check_interval_ms: int = 600_000
+    offsets_topic_num_partitions: int = 50  # Kafka's: it cannot be changed once groups exist.
+    offsets_topic_replication_factor: int = 3  # As many as there are brokers, up to this.
+
+    producer_id_expiration_ms: int = 86_400_000  # A producer that retries after a day is not the same any more.
+    producer_id_expiration_check_interval_ms: int = 600_000
+
     topic_defaults: TopicConfig = DEFAULT_TOPIC_CONFIG
     given: tuple[tuple[str, str], ...] = ()  # The properties as given; DescribeConfigs shows where a value is from.
 
@@ -224,6 +237,10 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
         _key("default.replication.factor", integer(1, 32_767), "Replicas of a topic that does not say how many."),
         _key("delete.topic.enable", boolean(), "Whether topics can be deleted."),
         _key("fetch.max.bytes", integer(1024), "The most that one Fetch returns."),
+        _key("group.initial.rebalance.delay.ms", integer(0), "How long a new group waits for more members."),
+        _key("group.max.session.timeout.ms", integer(1), "The longest session that a member may ask for."),
+        _key("group.max.size", integer(1), "Members that a group may have."),
+        _key("group.min.session.timeout.ms", integer(1), "The shortest session that a member may ask for."),
         _special("listeners", "PLAINTEXT://host:port", DEFAULT_LISTENER, "Where the broker listens. Port 0: any free."),
         _key("log.cleaner.backoff.ms", long(0), "How long compaction sleeps when there is nothing to do."),
         _key("log.cleaner.enable", boolean(), "Whether compaction runs."),
@@ -245,6 +262,15 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
         _key("max.incremental.fetch.session.cache.slots", integer(0), "Fetch sessions that are kept."),
         _key("node.id", integer(0), "The broker's number in the cluster.", "broker.id"),
         _key("num.partitions", integer(1, 10_000), "Partitions of a topic that does not say how many."),
+        _key("offset.metadata.max.bytes", integer(0), "The longest text that may come with a committed offset."),
+        _key("offsets.retention.check.interval.ms", long(1), "How often committed offsets are looked through."),
+        _key("offsets.retention.minutes", integer(1), "How long the offsets of a group without members are kept."),
+        _key("offsets.topic.num.partitions", integer(1, 10_000), "Partitions of __consumer_offsets, when it is made."),
+        _key("offsets.topic.replication.factor", integer(1, 32_767), "Replicas of __consumer_offsets, at the most."),
+        _key(
+            "producer.id.expiration.check.interval.ms", integer(1), "How often idempotent producers are looked through."
+        ),
+        _key("producer.id.expiration.ms", integer(1), "How long a silent idempotent producer is remembered."),
         _key(
             "queued.max.request.bytes",
             long(1024),

@@ -72,11 +72,10 @@ def _check_header(header: BatchHeader, config: TopicConfig, produce_version: int
         )
     if header.records_count > RECORDS_MAX:
         raise Refused(ErrorCode.invalid_record, f"{header.records_count} records, {RECORDS_MAX} are allowed in a batch")
-    if header.producer_id != NO_PRODUCER_ID or header.is_transactional:
-        raise Refused(
-            ErrorCode.unsupported_for_message_format,
-            "idempotent and transactional producers are not served yet: set enable.idempotence=false",
-        )
+    if header.is_transactional:
+        raise Refused(ErrorCode.unsupported_for_message_format, "transactional producers are not served yet")
+    if header.producer_id < NO_PRODUCER_ID:
+        raise Refused(ErrorCode.invalid_record, f"producer id {header.producer_id}")
     codec = header.codec
     if codec > Codec.ZSTD or (codec == Codec.ZSTD and produce_version < ZSTD_PRODUCE_VERSION_MIN):
         raise Refused(ErrorCode.unsupported_compression_type, f"codec {codec} at Produce v{produce_version}")

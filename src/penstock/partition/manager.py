@@ -60,6 +60,18 @@ class PartitionManager:
         """Make the log start offsets durable, before a client is told that its records are gone."""
         await self._logs.checkpoint()
 
+    def store_producers(self) -> None:
+        """Take snapshots before a clean stop, so that the next start has nothing to replay."""
+        for partition in self._partitions.values():
+            if partition.log.failure is None:
+                partition.store_producers()
+
+    def expire_producers(self) -> None:
+        """Forget producers that have been silent for too long."""
+        now_ms = self._clock.now_ms()
+        for partition in self._partitions.values():
+            partition.producers.expire(now_ms, self._config.producer_id_expiration_ms)
+
     # Following the image
 
     def apply(self, image: ClusterImage) -> None:

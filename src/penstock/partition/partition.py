@@ -8,7 +8,7 @@ producer was promised, outlives a power cut. With `os` it is what has been writt
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -19,12 +19,14 @@ from penstock.base.topic_config import TopicConfig
 from penstock.base.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicPartition
 from penstock.partition.batch_check import CODECS, check_batch, recompress
 from penstock.partition.leader_epochs import LeaderEpochs
+from penstock.partition.producer_files import ProducerFiles
+from penstock.partition.producer_state import ProducerState
 from penstock.storage.checkpoint import encode_lines, read_epochs
 from penstock.storage.format import LEADER_EPOCH_CHECKPOINT
 from penstock.storage.fs import Buffer, FileSystem
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log, TimestampOffset
-from penstock.wire.batch import read_header, stamp, stamp_append_time
+from penstock.wire.batch import NO_PRODUCER_ID, Record, build_batch, read_header, stamp, stamp_append_time
 from penstock.wire.compression import Codec
 
 log = get_logger(__name__)
@@ -64,7 +66,11 @@ class Partition:
         self._fs = fs
         self._clock = clock
         self._epochs = LeaderEpochs()
-        self._uncommitted: deque[tuple[Offset, Committed]] = deque()  # In order of offset.
+        self.producers = ProducerState()
+        self._producer_files = ProducerFiles(fs=fs, partition_log=partition_log)
+        # In order of offset, but for retries that are answered with the offset of their first try: those just wait
+        # for the ones before them.
+        self._uncommitted: deque[tuple[Offset, Committed]] = deque()
         self._waiting: dict[Readable, None] = {}  # A dict for its order: the first to wait is the first to be told.
         self._uncommitted_bytes: deque[tuple[Offset, int]] = deque()  # Next offset and size of each such batch.
         self._readable_bytes = 0  # Committed since the waiters were last told.
@@ -78,6 +84,9 @@ class Partition:
         entries = read_epochs(self._fs, f"{self.log.directory}/{LEADER_EPOCH_CHECKPOINT}")
         self._epochs = LeaderEpochs(self._epochs_from_log() if entries is None else entries)
         self._epochs.truncate_end(self.log.log_end)
+        self.producers = self._producer_files.load(self._clock.now_ms())
+        # Inside an append that rolls, `producers` is the state of all batches before it, which is what is wanted.
+        self.log.on_rolled = self.store_producers
 
     def _epochs_from_log(self) -> list[tuple[LeaderEpoch, Offset]]:
         """The epochs as the batches themselves tell them; for a checkpoint that is missing or damaged."""
@@ -124,6 +133,12 @@ class Partition:
             now_ms=now_ms,
             decompressed_bytes_max=self.decompressed_bytes_max,
         )
+        if header.producer_id != NO_PRODUCER_ID:
+            stored = self.producers.check(header)
+            if stored is not None:
+                # A retry of what is in the log already: the first answer again, once it is committed.
+                append_time = NO_TIMESTAMP if config.message_timestamp_type == "CreateTime" else stored.timestamp
+                return Appended(Offset(stored.base_offset), Offset(stored.last_offset + 1), append_time)
         batch: bytearray | memoryview = view
         if config.compression_type != "producer":
             codec = CODECS[config.compression_type]
@@ -142,16 +157,34 @@ class Partition:
             max_timestamp = append_time = now_ms
         base_offset = partition_log.log_end
         stamp(batch, 0, base_offset, self.leader_epoch)
+        next_offset = self._store(batch, header.last_offset_delta, max_timestamp)
+        if header.producer_id != NO_PRODUCER_ID:
+            self.producers.apply(header, base_offset, now_ms)
+        self._producer_files.on_appended(self.producers, len(batch))
+        return Appended(base_offset, next_offset, append_time)
+
+    def append_own(self, records: Sequence[Record]) -> Offset:
+        """Store records of the broker itself (their offsets are assigned here) as one batch; gives the next offset."""
+        base_offset = self.log.log_end
+        numbered = [record._replace(offset=base_offset + number) for number, record in enumerate(records)]
+        batch = build_batch(numbered, base_offset=base_offset, leader_epoch=self.leader_epoch)
+        if len(batch) > self.config.max_message_bytes:
+            raise Refused(ErrorCode.message_too_large, f"batch of {len(batch)} bytes")
+        return self._store(batch, len(records) - 1, max(record.timestamp for record in records))
+
+    def _store(self, batch: bytearray | memoryview, last_offset_delta: int, max_timestamp: int) -> Offset:
+        """Write a stamped batch and see to its commit; gives the next offset."""
+        partition_log = self.log
         if self.leader_epoch != self._epochs.latest:
             self._begin_epoch()
-        last_offset = base_offset + header.last_offset_delta
+        last_offset = partition_log.log_end + last_offset_delta
         partition_log.append(batch, last_offset, max_timestamp)
-        self._uncommitted_bytes.append((Offset(last_offset + 1), len(batch)))
-        if config.durability == "fsync":
+        self._uncommitted_bytes.append((partition_log.log_end, len(batch)))
+        if partition_log.config.durability == "fsync":
             self._commit.request(partition_log)
         else:
             self._advance(partition_log.log_end)
-        return Appended(base_offset, Offset(last_offset + 1), append_time)
+        return partition_log.log_end
 
     def _begin_epoch(self) -> None:
         if self._epochs.assign(self.leader_epoch, self.log.log_end):
@@ -193,6 +226,10 @@ class Partition:
         """Tell everyone who waits for a commit that it will not come."""
         while self._uncommitted:
             self._uncommitted.popleft()[1](code)
+
+    def store_producers(self) -> None:
+        """Take a snapshot of the producers, if anything was appended since the last one."""
+        self._producer_files.take_snapshot(self.producers)
 
     # Reading
 

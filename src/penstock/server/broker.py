@@ -16,8 +16,10 @@ from penstock.base.logging import get_logger
 from penstock.base.timers import TimerWheel
 from penstock.cluster.controller import Controller
 from penstock.cluster.metadata import Metadata
+from penstock.cluster.producer_ids import ProducerIds
 from penstock.cluster.registration import Registration
 from penstock.cluster.store.base import MetadataStore
+from penstock.coordinator.group_coordinator import GroupCoordinator
 from penstock.partition.manager import PartitionManager
 from penstock.server import handlers
 from penstock.server.context import Context
@@ -58,6 +60,16 @@ class Broker:
         self._timers = TimerWheel()
         self._registration = Registration(store=store, metadata=self.metadata, node_id=config.node_id)
         controller = Controller(store=store, metadata=self.metadata, config=config, new_uuid=new_uuid)
+        self._groups = GroupCoordinator(
+            config=config,
+            metadata=self.metadata,
+            controller=controller,
+            partitions=self.partitions,
+            clock=clock,
+            timers=self._timers,
+            fs=fs,
+            random=random,
+        )
         context = Context(
             config=config,
             clock=clock,
@@ -66,6 +78,8 @@ class Broker:
             metadata=self.metadata,
             controller=controller,
             partitions=self.partitions,
+            groups=self._groups,
+            producer_ids=ProducerIds(store=store),
             fetch_sessions=FetchSessionCache(slots=config.max_incremental_fetch_session_cache_slots, random=random),
         )
         self._dispatcher = Dispatcher(context)
@@ -77,7 +91,9 @@ class Broker:
         await self._store.start()
         self.metadata.subscribe(self.partitions.apply)
         await self.metadata.start()
+        self._groups.start()
         self.logs.start_loops()
+        self._expiry = asyncio.get_running_loop().create_task(self._expire_producers(), name="producer expiry")
         # Registered before the port opens, so that the first client finds a broker in the metadata.
         host = self.config.advertised_host or self.config.host
         port = self.config.advertised_port or self.config.port
@@ -95,11 +111,19 @@ class Broker:
             partitions=sum(1 for _ in self.partitions),
         )
 
+    async def _expire_producers(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.producer_id_expiration_check_interval_ms / 1000)
+            self.partitions.expire_producers()
+
     async def stop(self) -> None:
         self.listener.stop_accepting()
+        await self._groups.stop()  # Answers who waits in a rebalance, so that the dispatcher has nothing to wait for.
         await self._dispatcher.stop()
         await self.listener.stop()
         self._timers.close()
+        self._expiry.cancel()
+        self.partitions.store_producers()
         for stop in (self._registration.stop, self.metadata.stop, self.logs.stop, self._store.close):
             try:
                 await stop()

@@ -7,6 +7,8 @@ from penstock.base.config import BrokerConfig
 from penstock.base.timers import TimerWheel
 from penstock.cluster.controller import Controller
 from penstock.cluster.metadata import Metadata
+from penstock.cluster.producer_ids import ProducerIds
+from penstock.coordinator.group_coordinator import GroupCoordinator
 from penstock.partition.manager import PartitionManager
 from penstock.server.fetch_session import FetchSessionCache
 from penstock.storage.fs import FileSystem
@@ -21,4 +23,6 @@ class Context:
     metadata: Metadata  # `.image` is the cluster as this broker knows it.
     controller: Controller  # Decides about topics and configs; its methods return when the image has followed.
     partitions: PartitionManager  # The partitions that this broker hosts.
+    groups: GroupCoordinator  # The consumer groups that this broker coordinates.
+    producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache

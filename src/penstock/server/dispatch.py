@@ -61,7 +61,7 @@ class Dispatcher:
                 position = read_tags(frame, position, {}, {})
             except (IndexError, ValueError) as error:
                 raise BadPeer("tags of the request header are cut short") from error
-        header = RequestHeader(key, version, correlation_id, client_id)
+        header = RequestHeader(key, version, correlation_id, client_id, connection.ip)
         reply = connection.open_reply(correlation_id, is_flexible_response(key, version), len(frame))
         try:
             if api.raw_handler is not None:

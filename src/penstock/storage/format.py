@@ -4,6 +4,7 @@
       00000000000000000000.log        record batches, one after another (wire/batch.py draws one)
       00000000000000000000.index      offset index, 8 bytes an entry:  | relative_offset u32 | file_position u32 |
       00000000000000000000.timeindex  time index, 12 bytes an entry:   | timestamp i64 | relative_offset u32 |
+      00000000000000000000.snapshot   producers as of that offset (partition/producer_snapshot.py)
       leader-epoch-checkpoint         which offset each leader epoch began at
       partition.metadata              the topic id
 

@@ -81,6 +81,7 @@ class Log:
         self.synced_end = Offset(0)
         self.failure: str | None = None  # Set once the disk or the log's own bytes cannot be trusted: no more appends.
         self.on_synced: Callable[[], None] = lambda: None  # The partition's: `synced_end` has moved.
+        self.on_rolled: Callable[[], None] = lambda: None  # The partition's: a new segment begins at `log_end`.
         self.on_failed: Callable[[], None] = lambda: None  # The partition's: whoever waits for a sync waits in vain.
         self.flush_in_flight = False
         self.is_deleted = False  # Its directory is on its way out: whatever fails in it is no failure of the disk.
@@ -141,6 +142,7 @@ class Log:
         self.segments.append(segment)
         self._bases.append(segment.base_offset)
         self.note_new_entry(self.directory)
+        self.on_rolled()
         return segment
 
     def maybe_roll(self, batch_bytes: int, last_offset: int, max_timestamp: int) -> Segment:

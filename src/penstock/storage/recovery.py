@@ -99,6 +99,7 @@ class _Opening:
         self.damaged: list[str] = []
         self._segments: list[Segment] = []
         self._scanned: list[Segment] = []
+        self._skipped = range(0)  # The last offsets below the recovery point that no batch had where they were due.
 
     def load(self, bases: list[Offset], log_start: Offset) -> None:
         next_offset = self._load_segments(bases)
@@ -264,6 +265,8 @@ class _Opening:
         header = found.header
         if header.base_offset == next_offset and not self._epochs:
             return
+        if header.base_offset != next_offset:
+            self._skipped = range(next_offset, min(header.base_offset, self.recovery_point))
         reason = None
         if header.base_offset != next_offset and not self.log.config.is_compacted:
             reason = f"base offset {header.base_offset} where {next_offset} was due"
@@ -287,10 +290,10 @@ class _Opening:
         return next((epoch for epoch, start in reversed(self._epochs) if start <= header.base_offset), None)
 
     def _is_promised(self, segment: Segment, bad: BadBatch, file_bytes: int) -> bool:
-        """Whether the batch is sound and below the recovery point: then an offset before it is wrong, not the batch."""
+        """Whether the batch belongs where offsets were skipped: then the one before it has a wrong offset, not this."""
         with contextlib.suppress(BadBatch):
             found = next(scan_batches(segment.file.read, bad.position, file_bytes, segment.base_offset), None)
-            return found is not None and found.header.base_offset < self.recovery_point
+            return found is not None and found.header.base_offset in self._skipped
         return False
 
     def _batch_after(self, segment: Segment, bad: BadBatch, next_offset: Offset, file_bytes: int) -> FoundBatch | None:

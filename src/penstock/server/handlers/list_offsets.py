@@ -10,7 +10,7 @@ from penstock.base.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from penstock.partition.partition import Partition
 from penstock.server.api import ApiKey, RequestHeader, handler
 from penstock.server.context import Context
-from penstock.server.disk_read import with_disk
+from penstock.storage.disk_read import with_disk
 from penstock.storage.log import TimestampOffset
 from penstock.wire.batch import CorruptBatch
 from penstock.wire.codec import Struct

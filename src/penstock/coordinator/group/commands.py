@@ -1,0 +1,112 @@
+"""What the group coordinator is asked to do: the requests of all versions in one shape each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.base.types import NO_EPOCH, LeaderEpoch, Offset
+from penstock.wire.codec import ZERO_UUID
+
+NO_GENERATION = -1
+NO_RETENTION = -1  # The broker's own.
+
+
+class Protocol(NamedTuple):
+    """A way to assign partitions that a member can take part in, with what it tells the leader for it."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JoinGroup:
+    group_id: str
+    member_id: str = ""  # Empty: not a member yet.
+    instance_id: str | None = None  # group.instance.id: a static member.
+    client_id: str = ""
+    client_host: str = ""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int = -1  # -1, from v0: the session timeout.
+    protocol_type: str
+    protocols: tuple[Protocol, ...]  # The member's preference first.
+    version: int  # v4 on: MEMBER_ID_REQUIRED; v9 on: a leader can skip the assignment.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SyncGroup:
+    group_id: str
+    member_id: str
+    generation_id: int
+    instance_id: str | None = None
+    protocol_type: str | None = None  # v5 on.
+    protocol_name: str | None = None  # v5 on.
+    assignments: Mapping[str, bytes] = field(default_factory=dict)  # By member id; from the leader only.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heartbeat:
+    group_id: str
+    member_id: str
+    generation_id: int
+    instance_id: str | None = None
+
+
+class LeavingMember(NamedTuple):
+    """By member id; or, to remove a static member from outside, by instance id alone."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaveGroup:
+    group_id: str
+    members: tuple[LeavingMember, ...]
+
+
+class PartitionCommit(NamedTuple):
+    partition: int
+    offset: Offset
+    leader_epoch: LeaderEpoch = NO_EPOCH
+    metadata: str | None = None
+
+
+class TopicCommit(NamedTuple):
+    name: str
+    partitions: tuple[PartitionCommit, ...]
+    topic_id: UUID = ZERO_UUID
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitOffsets:
+    group_id: str
+    member_id: str = ""
+    generation_id: int = NO_GENERATION
+    instance_id: str | None = None
+    topics: tuple[TopicCommit, ...]
+    retention_ms: int = NO_RETENTION  # v2 to v4.
+    version: int
+
+
+class TopicPartitions(NamedTuple):
+    name: str
+    partitions: tuple[int, ...]
+    topic_id: UUID = ZERO_UUID
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchOffsets:
+    group_id: str
+    topics: tuple[TopicPartitions, ...] | None  # None: all that the group has.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteOffsets:
+    group_id: str
+    topics: tuple[TopicPartitions, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteGroups:
+    group_ids: tuple[str, ...]

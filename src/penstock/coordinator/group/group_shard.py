@@ -1,0 +1,290 @@
+"""The groups and committed offsets of one `__consumer_offsets` partition.
+
+Inputs: commands with a token and the time, `on_tick` at `next_deadline_ms`, and `apply` with every record appended.
+Outputs: a Decision each; decision.py says what the shell does with it.
+Invariants: a command changes nothing that must survive; `apply` does, and never refuses. Every token comes back once.
+Driven by the coordinator's runtime, which knows partitions, high watermarks and clocks.
+
+    load      apply every record of the partition, then on_loaded; until then answer COORDINATOR_LOAD_IN_PROGRESS
+    unload    leadership is gone: everyone who waits is told, and the object is not used again
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+
+from penstock.base.errors import ErrorCode
+from penstock.coordinator.group import views
+from penstock.coordinator.group.classic_group import ClassicGroup
+from penstock.coordinator.group.commands import (
+    CommitOffsets,
+    DeleteGroups,
+    DeleteOffsets,
+    FetchOffsets,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    SyncGroup,
+)
+from penstock.coordinator.group.deadlines import Deadlines, Key, Kind
+from penstock.coordinator.group.decision import Decision, Now, Reply, Token, replied
+from penstock.coordinator.group.group_config import DEFAULT_GROUP_CONFIG, GroupConfig
+from penstock.coordinator.group.heartbeat import decide_heartbeat
+from penstock.coordinator.group.join import check_join, decide_join
+from penstock.coordinator.group.leave import decide_leave
+from penstock.coordinator.group.offset_commit import decide_commit, decide_delete
+from penstock.coordinator.group.offset_expiry import expired_offsets
+from penstock.coordinator.group.offsets import OffsetStore, fetch_offsets
+from penstock.coordinator.group.rebalance import (
+    maybe_complete_join,
+    on_join_deadline,
+    on_session_deadline,
+    on_sync_deadline,
+    prepare_rebalance,
+)
+from penstock.coordinator.group.records import (
+    GroupDeleted,
+    GroupMetadata,
+    GroupRecord,
+    OffsetCommitted,
+    OffsetDeleted,
+)
+from penstock.coordinator.group.replies import (
+    DeletedGroup,
+    DeleteGroupsReply,
+    HeartbeatReply,
+    JoinReply,
+    LeaveReply,
+    LeftMember,
+    SyncReply,
+)
+from penstock.coordinator.group.states import GroupState
+from penstock.coordinator.group.sync import decide_sync
+
+CLOCK_JUMP_MS = 3_600_000  # More than any clock correction, and far less than a retention that anyone sets.
+
+
+class GroupShard:
+    def __init__(self, *, new_unique_id: Callable[[], str], config: GroupConfig = DEFAULT_GROUP_CONFIG) -> None:
+        self.config = config
+        self.offsets = OffsetStore()
+        self.groups: dict[str, ClassicGroup] = {}  # Every group with a record, an offset, a member or a pending id.
+        self.deadlines = Deadlines()
+        self._new_unique_id = new_unique_id
+        self._given_ids: deque[tuple[str, str]] = deque()  # Pending (group, member) ids and used ones, oldest first.
+        self._last_expiry: Now | None = None
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `on_tick` is due, on the timer's clock; None: nothing waits. To be asked again after every call."""
+        return self.deadlines.next_ms
+
+    # Members ------------------------------------------------------------------------------------------------------
+
+    def join(self, command: JoinGroup, token: Token, now: Now) -> Decision:
+        group = self.groups.get(command.group_id) or self._new_group(command.group_id)
+        code = check_join(command, group)
+        if code is not ErrorCode.none:
+            return replied(token, JoinReply(error_code=code, member_id=command.member_id))
+        out = Decision()
+        given_id = decide_join(group, command, token, now, out)
+        self.groups[command.group_id] = group
+        self._drop_if_vacant(group)
+        if given_id is not None:
+            self._given_ids.append((command.group_id, given_id))
+            if len(self._given_ids) > self.config.pending_ids_max:
+                self._forget_oldest_id(now, out)
+        return out
+
+    def sync(self, command: SyncGroup, token: Token, now: Now) -> Decision:
+        if not command.group_id:
+            return replied(token, SyncReply(error_code=ErrorCode.invalid_group_id))
+        group = self.groups.get(command.group_id)
+        if group is None:
+            return replied(token, SyncReply(error_code=ErrorCode.unknown_member_id))
+        out = Decision()
+        decide_sync(group, command, token, now, out)
+        return out
+
+    def heartbeat(self, command: Heartbeat, token: Token, now: Now) -> Decision:
+        if not command.group_id:
+            return replied(token, HeartbeatReply(error_code=ErrorCode.invalid_group_id))
+        group = self.groups.get(command.group_id)
+        code = ErrorCode.unknown_member_id if group is None else decide_heartbeat(group, command, now)
+        return replied(token, HeartbeatReply(error_code=code))
+
+    def leave(self, command: LeaveGroup, token: Token, now: Now) -> Decision:
+        if not command.group_id:
+            return replied(token, LeaveReply(error_code=ErrorCode.invalid_group_id))
+        group = self.groups.get(command.group_id)
+        if group is None:
+            unknown = tuple(LeftMember(*member, ErrorCode.unknown_member_id) for member in command.members)
+            return replied(token, LeaveReply(members=unknown))
+        out = Decision()
+        decide_leave(group, command, token, now, out)
+        self._drop_if_vacant(group)
+        return out
+
+    # Offsets ------------------------------------------------------------------------------------------------------
+
+    def commit_offsets(self, command: CommitOffsets, token: Token, now: Now) -> Decision:
+        out = Decision()
+        decide_commit(self.groups.get(command.group_id), command, self.config, token, now, out)
+        return out
+
+    def fetch_offsets(self, command: FetchOffsets, token: Token) -> Decision:
+        return Decision(replies_on_commit=[Reply(token, fetch_offsets(self.offsets, command))])
+
+    def delete_offsets(self, command: DeleteOffsets, token: Token) -> Decision:
+        out = Decision()
+        decide_delete(self.groups.get(command.group_id), self.offsets, command, token, out)
+        return out
+
+    def expire_offsets(self, now: Now) -> Decision:
+        """To be called every offsets.retention.check.interval.ms. Groups that are left with nothing go, too."""
+        out = Decision()
+        last, self._last_expiry = self._last_expiry, now
+        if last is not None and now.wall_ms - last.wall_ms > now.timer_ms - last.timer_ms + CLOCK_JUMP_MS:
+            return out  # The clock was set forward. If it stays there, the next pass believes it.
+        for group in self.groups.values():
+            offsets = self.offsets.of_group(group.group_id)
+            tombstones = expired_offsets(group, offsets, now.wall_ms)
+            out.records += tombstones
+            is_needed = group.state is not GroupState.EMPTY or group.pending_ids
+            if not is_needed and len(tombstones) == sum(map(len, offsets.values())):
+                out.records.append(GroupDeleted(group_id=group.group_id))
+        return out
+
+    def on_topics_deleted(self, names: Collection[str]) -> Decision:
+        return Decision(records=list(self.offsets.topic_tombstones(names)))
+
+    # Groups -------------------------------------------------------------------------------------------------------
+
+    def delete_groups(self, command: DeleteGroups, token: Token) -> Decision:
+        out = Decision()
+        codes = {group_id: self._delete_group(group_id, out) for group_id in dict.fromkeys(command.group_ids)}
+        reply = DeleteGroupsReply(groups=tuple(DeletedGroup(*item) for item in codes.items()))
+        out.replies_on_commit.append(Reply(token, reply))
+        return out
+
+    def _delete_group(self, group_id: str, out: Decision) -> ErrorCode:
+        group = self.groups.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return ErrorCode.group_id_not_found
+        if group.state is not GroupState.EMPTY:
+            return ErrorCode.non_empty_group
+        out.records += self.offsets.tombstones(group_id)
+        out.records.append(GroupDeleted(group_id=group_id))
+        return ErrorCode.none
+
+    def describe(self, group_id: str) -> views.GroupView | None:
+        """The group, or None: then DescribeGroups says Dead, from v6 on with GROUP_ID_NOT_FOUND."""
+        group = self.groups.get(group_id)
+        return None if group is None else views.describe(group)
+
+    def list_groups(self) -> list[views.ListedGroup]:
+        return [views.listed(group) for group in self.groups.values()]
+
+    # Time ---------------------------------------------------------------------------------------------------------
+
+    def on_tick(self, now: Now) -> Decision:
+        """Everything that is due."""
+        out = Decision()
+        while (key := self.deadlines.pop_due(now.timer_ms)) is not None:
+            self._on_deadline(key, now, out)
+        return out
+
+    def _on_deadline(self, key: Key, now: Now, out: Decision) -> None:
+        group = self.groups[key.group_id]
+        if key.kind is Kind.SESSION:
+            on_session_deadline(group, key.member_id, now, out)
+        elif key.kind is Kind.JOIN:
+            on_join_deadline(group, now, out)
+        else:
+            on_sync_deadline(group, now, out)
+        self._drop_if_vacant(group)
+
+    # The log ------------------------------------------------------------------------------------------------------
+
+    def apply(self, record: GroupRecord) -> None:
+        """The record is in the log. In the order of the log, exactly once each."""
+        match record:
+            case OffsetCommitted():
+                self.offsets.apply(record)
+                self._group(record.group_id)  # A group that only commits is a group.
+            case OffsetDeleted():
+                self.offsets.apply(record)
+            case GroupMetadata():
+                self._group(record.group_id).on_stored(record)
+            case GroupDeleted():
+                self._remove(record.group_id)
+
+    def load(self, records: Iterable[GroupRecord], now: Now) -> Decision:
+        for record in records:
+            self.apply(record)
+        return self.on_loaded(now)
+
+    def on_loaded(self, now: Now) -> Decision:
+        """All records were applied: groups with members are stable, and wait a session for them to be heard of."""
+        out = Decision()
+        for group in self.groups.values():
+            group.restore(now)
+            if len(group.members) > self.config.max_size:
+                prepare_rebalance(group, now, out)  # The limit was lowered: those who rejoin first stay.
+        return out
+
+    def on_append_failed(self, decision: Decision, code: ErrorCode, now: Now) -> Decision:
+        """Nothing of `decision` was appended, nor applied. What comes back takes its place: all its replies are in it.
+
+        A generation that could not be stored never was; its members try again. (A group that became empty may have
+        its last members again after a crash. They do not show up, and time takes them out.)
+        """
+        out = Decision(replies_now=decision.replies_now + decision.failed(code))
+        for record in decision.records:
+            group = self.groups.get(record.group_id)
+            if not isinstance(record, GroupMetadata) or group is None:
+                continue
+            if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+                prepare_rebalance(group, now, out)
+        return out
+
+    def unload(self, code: ErrorCode = ErrorCode.not_coordinator) -> Decision:
+        """Another broker coordinates these groups now. Replies that wait for a commit are the shell's to fail."""
+        out = Decision()
+        for group in self.groups.values():
+            for member in group.members.values():
+                group.answer_join(member, JoinReply(error_code=code, member_id=member.member_id), out)
+                group.answer_sync(member, SyncReply(error_code=code), out)
+            group.cancel_deadlines()
+            group.become(GroupState.DEAD, group.state_since_ms)
+        return out
+
+    # Books --------------------------------------------------------------------------------------------------------
+
+    def _new_group(self, group_id: str) -> ClassicGroup:
+        return ClassicGroup(group_id, config=self.config, deadlines=self.deadlines, new_unique_id=self._new_unique_id)
+
+    def _group(self, group_id: str) -> ClassicGroup:
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = self._new_group(group_id)
+        return group
+
+    def _remove(self, group_id: str) -> None:
+        group = self.groups.pop(group_id, None)
+        if group is not None:
+            group.cancel_deadlines()
+        if group_id in self.offsets:
+            self._group(group_id)  # Its offsets are still there, so it is one that only commits.
+
+    def _drop_if_vacant(self, group: ClassicGroup) -> None:
+        """Forget a group of which nothing came: names that a client makes up must not stay."""
+        if group.is_vacant and group.group_id not in self.offsets:
+            del self.groups[group.group_id]
+
+    def _forget_oldest_id(self, now: Now, out: Decision) -> None:
+        group_id, member_id = self._given_ids.popleft()
+        group = self.groups.get(group_id)
+        if group is not None and member_id in group.pending_ids:
+            group.remove_pending(member_id)
+            maybe_complete_join(group, now, out)
+            self._drop_if_vacant(group)

@@ -1,0 +1,170 @@
+"""One partition of `__consumer_offsets` at work: its state loaded, decisions appended, replies sent when committed.
+
+A command is decided by the pure shard, its records are appended to the partition and applied, and the replies leave
+when they are below the high watermark. What a client was told therefore survives a crash, by the same mechanism as
+every other record.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from penstock.base.clock import Clock
+from penstock.base.errors import ErrorCode, Refused
+from penstock.base.logging import get_logger
+from penstock.base.timers import Timer, TimerWheel
+from penstock.base.types import Offset
+from penstock.coordinator.group import records
+from penstock.coordinator.group.decision import Decision, Now, Reply
+from penstock.coordinator.group.group_shard import GroupShard
+from penstock.coordinator.group.records import CorruptRecord, GroupRecord
+from penstock.partition.partition import Partition
+from penstock.storage.disk_read import with_disk
+from penstock.storage.fs import FileSystem
+from penstock.wire.batch import CorruptBatch, Record, read_header, records_of
+
+log = get_logger(__name__)
+
+LOAD_BYTES = 1 << 20  # Read at a time while loading; between two reads the loop serves others.
+RECORDS_PER_BATCH_MAX = 1000  # Of decisions without a reply (expiry), which may be cut: about 100 kB.
+
+
+class ShardRunner:
+    def __init__(
+        self, *, partition: Partition, shard: GroupShard, clock: Clock, timers: TimerWheel, fs: FileSystem
+    ) -> None:
+        self.shard = shard
+        self.is_loaded = False
+        self._partition = partition
+        self._clock = clock
+        self._timers = timers
+        self._fs = fs
+        self._timer: Timer | None = None
+        self._timer_ms: int | None = None
+        self._is_closed = False
+
+    async def load(self) -> None:
+        """Bring the state up to the end of the log; until then every command is refused."""
+        offset, count = self._partition.log_start, 0
+        while offset < self._partition.log.log_end and not self._is_closed:
+            offset, loaded = await self._load_some(offset)
+            count += loaded
+            await asyncio.sleep(0)
+        if self._is_closed:
+            return
+        self.is_loaded = True
+        now = self._now()
+        self._carry_out(self.shard.on_loaded(now), now)
+        if count:
+            log.info("coordinator loaded", partition=self._partition.topic_partition, records=count,
+                     groups=len(self.shard.groups))  # fmt: skip
+
+    async def _load_some(self, offset: Offset) -> tuple[Offset, int]:
+        partition_log = self._partition.log
+        data = await with_disk(
+            self._fs, lambda: partition_log.read(offset, LOAD_BYTES, partition_log.log_end, at_least_one=True)
+        )
+        if not data:
+            return partition_log.log_end, 0  # Compaction left nothing up to the end.
+        position = count = 0
+        while position < len(data):
+            header = read_header(data, position)
+            try:
+                for record in records_of(data, position, decompressed_bytes_max=self._partition.decompressed_bytes_max):
+                    self._load_record(record)
+                    count += 1
+            except CorruptBatch as error:
+                log.error(
+                    "coordinator state is damaged here; the rest is loaded",
+                    partition=self._partition.topic_partition,
+                    offset=header.base_offset,
+                    error=error,
+                )
+            offset = Offset(header.next_offset)
+            position += header.size
+        return offset, count
+
+    def _load_record(self, record: Record) -> None:
+        try:
+            decoded = records.decode(record.key, record.value)
+        except CorruptRecord as error:
+            log.error("coordinator record cannot be read and is passed over",
+                      partition=self._partition.topic_partition, offset=record.offset, error=error)  # fmt: skip
+            return
+        if decoded is not None:
+            self.shard.apply(decoded)
+
+    # Commands
+
+    def run(self, decide: Callable[[Now], Decision]) -> None:
+        """Have the shard decide, and carry it out. Refused while it loads."""
+        if not self.is_loaded:
+            raise Refused(ErrorCode.coordinator_load_in_progress)
+        now = self._now()
+        self._carry_out(decide(now), now)
+
+    def on_topics_deleted(self, names: Collection[str]) -> None:
+        self.run(lambda now: self.shard.on_topics_deleted(names))
+
+    def _carry_out(self, decision: Decision, now: Now) -> None:
+        if not decision.replies_on_commit and len(decision.records) > RECORDS_PER_BATCH_MAX:
+            for start in range(RECORDS_PER_BATCH_MAX, len(decision.records), RECORDS_PER_BATCH_MAX):
+                self._carry_out(Decision(records=decision.records[start : start + RECORDS_PER_BATCH_MAX]), now)
+            decision = Decision(decision.records[:RECORDS_PER_BATCH_MAX], decision.replies_now)
+        if decision.records:
+            try:
+                self._append(decision.records, now)
+            except Refused as refused:
+                decision = self.shard.on_append_failed(decision, refused.code, now)
+            else:
+                for record in decision.records:
+                    self.shard.apply(record)
+        _send(decision.replies_now)
+        if decision.replies_on_commit:
+            self._send_when_committed(decision)
+        self._schedule()
+
+    def _append(self, decided: list[GroupRecord], now: Now) -> None:
+        encoded = [records.encode(record) for record in decided]
+        self._partition.append_own([Record(0, now.wall_ms, key, value) for key, value in encoded])
+
+    def _send_when_committed(self, decision: Decision) -> None:
+        def on_committed(code: ErrorCode) -> None:
+            _send(decision.replies_on_commit if code is ErrorCode.none else decision.failed(code))
+
+        if self._partition.when_committed(self._partition.log.log_end, on_committed):
+            on_committed(ErrorCode.none)
+
+    # Time
+
+    def _now(self) -> Now:
+        return Now(int(self._clock.monotonic() * 1000), self._clock.now_ms())
+
+    def _schedule(self) -> None:
+        due_ms = self.shard.next_deadline_ms
+        if due_ms == self._timer_ms or self._is_closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ms = due_ms
+        if due_ms is not None:
+            delay_s = max(0.0, due_ms / 1000 - self._clock.monotonic())
+            self._timer = self._timers.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = self._timer_ms = None
+        self.run(self.shard.on_tick)
+
+    def close(self, code: ErrorCode) -> None:
+        """This broker no longer coordinates these groups: tell everyone who waits."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.is_loaded:
+            self.is_loaded = False
+            _send(self.shard.unload(code).replies_now)
+
+
+def _send(replies: list[Reply]) -> None:
+    for token, response in replies:
+        token(response)

@@ -1,0 +1,217 @@
+"""Has this batch been stored before? What one partition remembers of each idempotent producer (KIP-98).
+
+In: the header of a batch. Out: append it, the place where its first copy lies, or Refused. No I/O, no clock.
+`check` decides and changes nothing; `apply` holds every change and refuses nothing: the leader applies what it appends,
+a follower what it copies, a start what it replays. The same batches in the same order give the same state. Whoever
+truncates the log takes the newest snapshot that is still in range, or calls `clear`, and replays the rest.
+
+Sequence numbers count records, per producer and epoch, and run in a ring: after 2^31 - 1 comes 0.
+
+    … older, offsets forgotten … | batch | batch | batch | batch | batch |  next_sequence
+    '------------------- stored_count, when there was no gap ------------'
+                                 '--- batches: what a retry is found in -'
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.base.errors import ErrorCode, Refused
+from penstock.base.types import Offset
+from penstock.wire.batch import CONTROL_MASK, TIMESTAMP_TYPE_MASK, TRANSACTIONAL_MASK, BatchHeader
+
+SEQUENCE_MASK = 2**31 - 1  # The ring has 2^31 numbers; `&` brings any sum or difference back into it.
+BATCHES_MAX = 5  # Kafka's: what a client may have in flight (max.in.flight.requests.per.connection) and so may retry.
+# Half the ring. A batch this far behind the end cannot be told from one that is far ahead, so nobody looks further.
+STORED_COUNT_MAX = 2**30
+EXPIRATION_MS = 86_400_000  # Kafka's default for producer.id.expiration.ms.
+# 1.5 KB each, so 15 MB for a partition at worst. A client that starts anew for every message reaches it, nobody else.
+PRODUCERS_MAX = 10_000
+EVICTED_SHARE = 10  # One pass over all producers makes room for a tenth of them, not for one.
+
+_UNUSUAL_MASK = CONTROL_MASK | TRANSACTIONAL_MASK | TIMESTAMP_TYPE_MASK
+_new_tuple = tuple.__new__  # Half the time of calling the class.
+
+
+class StoredBatch(NamedTuple):
+    """A batch in the log. As the answer to a retry: what the first attempt was, or would have been, answered."""
+
+    first_sequence: int
+    last_sequence: int  # Smaller than the first when the batch spans the end of the ring.
+    base_offset: int
+    last_offset: int
+    timestamp: int  # When it was appended; for topics with log-append time that is the records' time too.
+
+
+@dataclass(slots=True)
+class Producer:
+    """One producer id, as far as one partition knows it."""
+
+    epoch: int
+    next_sequence: int  # After the last batch's; 0 when this epoch has none yet.
+    stored_count: int  # How many sequence numbers below `next_sequence` are in the log, without a gap.
+    timestamp: int  # Of the last batch or marker; what expiry counts from.
+    batches: list[StoredBatch] = field(default_factory=list)  # The last ones of this epoch, oldest first.
+    coordinator_epoch: int = -1  # Of the last transaction marker.
+    txn_first_offset: Offset | None = None  # Where the open transaction began. Such a producer is never forgotten.
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Forget the sequences: those of another epoch say nothing about this one's."""
+        self.epoch = epoch
+        self.next_sequence = self.stored_count = 0
+        self.batches.clear()
+
+    @property
+    def window_count(self) -> int:
+        """How many sequence numbers lie from the oldest remembered batch to the end."""
+        return (self.next_sequence - self.batches[0].first_sequence) & SEQUENCE_MASK if self.batches else 0
+
+    @property
+    def end_offset(self) -> int:
+        """After its last batch: the smaller, the longer it has been silent, by the log's own order."""
+        return self.batches[-1].last_offset + 1 if self.batches else 0
+
+    def has_forgotten(self, first_sequence: int, count: int) -> bool:
+        """Whether these sequences are in the log for certain, and older than every remembered batch."""
+        behind = (self.next_sequence - first_sequence) & SEQUENCE_MASK
+        return self.window_count + count <= behind <= min(self.stored_count, STORED_COUNT_MAX)
+
+
+class ProducerState:
+    def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
+        self.producers: dict[int, Producer] = {}
+        self.evicted_count = 0  # Since the start: more than 0 means retries that could not be recognised.
+        self._producers_max = producers_max
+
+    # Deciding
+
+    def check(self, header: BatchHeader) -> StoredBatch | None:
+        """None when the batch is to be appended, its first copy when it is there already; Refused otherwise.
+
+        A first copy may not be committed yet: its answer waits for `last_offset` like any other.
+        """
+        producer = self.producers.get(header.producer_id)
+        if (
+            producer is not None
+            and producer.next_sequence == header.base_sequence
+            and producer.epoch == header.producer_epoch
+        ):
+            return None
+        return self._check_unusual(header, producer)
+
+    def _check_unusual(self, header: BatchHeader, producer: Producer | None) -> StoredBatch | None:
+        epoch, first = header.producer_epoch, header.base_sequence
+        if header.producer_id < 0 or first < 0:
+            raise Refused(ErrorCode.invalid_record, f"{_name(header)}: sequence {first} is none")
+        if epoch < 0:
+            raise Refused(ErrorCode.invalid_producer_epoch, f"{_name(header)}: there is no such epoch")
+        if producer is None:
+            # Any sequence, as in Kafka: a producer that was silent for a day, or whose records were deleted, goes on
+            # where it was. Who never wrote here begins at 0 on its own account.
+            return None
+        if epoch < producer.epoch:
+            raise Refused(ErrorCode.invalid_producer_epoch, f"{_name(header)}: epoch {producer.epoch} has taken over")
+        if epoch > producer.epoch:
+            if first == 0:
+                return None
+            raise Refused(
+                ErrorCode.out_of_order_sequence_number, f"{_name(header)}: a new epoch begins at {first}, not at 0"
+            )
+        last = (first + header.last_offset_delta) & SEQUENCE_MASK
+        for batch in reversed(producer.batches):
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch
+        # Java's producer and librdkafka take 46 for success. So it is said of sequences that are known to be stored,
+        # never of those that only look old: a first batch may have been refused before the second was accepted.
+        if producer.has_forgotten(first, header.last_offset_delta + 1):
+            raise Refused(
+                ErrorCode.duplicate_sequence_number,
+                f"{_name(header)}: {first} to {last} was stored, more than {len(producer.batches)} batches ago",
+            )
+        raise Refused(
+            ErrorCode.out_of_order_sequence_number,
+            f"{_name(header)}: {first} to {last} where {producer.next_sequence} is due",
+        )
+
+    # Changing
+
+    def apply(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Take note of a batch at `base_offset`. The log is right: whatever it holds is taken as it is.
+
+        `now_ms` is when it was appended, or the latest time when it can have been. Kafka counts expiry from the
+        records' own timestamps instead, and forgets at once who loads records of last year.
+        """
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            if header.producer_id < 0:
+                return
+            producer = self._begin(header)
+        elif producer.epoch != header.producer_epoch:
+            # Also downwards: the leader had forgotten the higher epoch when it took this batch.
+            producer.begin_epoch(header.producer_epoch)
+        if header.attributes & _UNUSUAL_MASK:
+            now_ms = _apply_unusual(producer, header, base_offset, now_ms)
+        producer.timestamp = now_ms
+        first, delta = header.base_sequence, header.last_offset_delta
+        if first == producer.next_sequence:
+            producer.stored_count += delta + 1
+        elif first >= 0:
+            producer.stored_count = delta + 1
+        else:  # A marker, or the offsets that a group coordinator writes for a transaction: they have no sequence.
+            return
+        last = (first + delta) & SEQUENCE_MASK
+        producer.next_sequence = (last + 1) & SEQUENCE_MASK
+        batches = producer.batches
+        if len(batches) == BATCHES_MAX:
+            del batches[0]
+        batches.append(_new_tuple(StoredBatch, (first, last, base_offset, base_offset + delta, now_ms)))
+
+    def _begin(self, header: BatchHeader) -> Producer:
+        excess = len(self.producers) - self._producers_max
+        if excess >= 0:
+            self.evict(excess + max(1, self._producers_max // EVICTED_SHARE))
+        producer = self.producers[header.producer_id] = Producer(header.producer_epoch, 0, 0, 0)
+        return producer
+
+    # Forgetting
+
+    def clear(self) -> None:
+        """Forget everything, before a replay."""
+        self.producers.clear()
+
+    def expire(self, now_ms: int, expiration_ms: int = EXPIRATION_MS) -> int:
+        """Forget who was silent for `expiration_ms`; gives how many."""
+        expired = [
+            producer_id
+            for producer_id, producer in self.producers.items()
+            if now_ms - producer.timestamp >= expiration_ms and producer.txn_first_offset is None
+        ]
+        for producer_id in expired:
+            del self.producers[producer_id]
+        return len(expired)
+
+    def evict(self, count: int) -> int:
+        """Forget the `count` producers that were silent for longest; gives how many there were to forget.
+
+        By offset, not by time: replicas that hold the same producers evict the same ones.
+        """
+        idle = [item for item in self.producers.items() if item[1].txn_first_offset is None]
+        idle.sort(key=lambda item: item[1].end_offset)
+        for producer_id, _ in idle[:count]:
+            del self.producers[producer_id]
+        evicted_count = min(count, len(idle))
+        self.evicted_count += evicted_count
+        return evicted_count
+
+
+def _name(header: BatchHeader) -> str:
+    return f"producer {header.producer_id}, epoch {header.producer_epoch}"
+
+
+def _apply_unusual(producer: Producer, header: BatchHeader, base_offset: int, now_ms: int) -> int:
+    """Follow the producer's transaction; gives when the batch was appended, which a batch may state itself."""
+    if header.attributes & CONTROL_MASK:
+        # The coordinator's epoch is in the marker's record, not in the header: transactions will pass it in.
+        producer.txn_first_offset = None
+    elif header.attributes & TRANSACTIONAL_MASK and producer.txn_first_offset is None:
+        producer.txn_first_offset = Offset(base_offset)
+    return header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else now_ms
