@@ -408,4 +408,4 @@ class Groups(RuleBasedStateMachine):
 
 
 TestGroups = Groups.TestCase
-TestGroups.settings = settings(max_examples=4000, stateful_step_count=80, deadline=None)
+TestGroups.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
