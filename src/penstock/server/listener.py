@@ -29,7 +29,7 @@ class ConnectionListener:
         self.port = config.port
         self._config = config
         self._network = network
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # A dict for its order, which simulation must be able to repeat.
         self._per_ip: Counter[str] = Counter()
         self._waiting: dict[Connection, None] = {}
         self._listener: Listener | None = None
@@ -62,7 +62,7 @@ class ConnectionListener:
 
     def on_connected(self, connection: Connection) -> bool:
         """Count the connection in; False when there are too many already."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._per_ip[connection.ip] += 1
         return (
             len(self._connections) <= self._config.max_connections
@@ -70,7 +70,7 @@ class ConnectionListener:
         )
 
     def on_disconnected(self, connection: Connection, frame_bytes: int) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._waiting.pop(connection, None)
         self._per_ip[connection.ip] -= 1
         if not self._per_ip[connection.ip]:

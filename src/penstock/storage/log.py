@@ -203,7 +203,8 @@ class Log:
         """Refuse all appends from now on; reads go on."""
         if self.failure is None:
             self.failure = reason
-            log.error("log takes no more records", partition=self.topic_partition, reason=reason)
+            if not self.is_deleted:
+                log.error("log takes no more records", partition=self.topic_partition, reason=reason)
             self.on_failed()
 
     # Syncing

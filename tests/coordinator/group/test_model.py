@@ -97,10 +97,12 @@ class Groups(RuleBasedStateMachine):
 
     # What clients do ----------------------------------------------------------------------------------------------
 
-    @initialize(versions=st.lists(st.sampled_from([3, 5, 9]), min_size=2, max_size=3))
-    def begin(self, versions: list[int]) -> None:
+    @initialize(versions=st.lists(st.sampled_from([3, 5, 9]), min_size=2, max_size=4), is_settled=st.booleans())
+    def begin(self, versions: list[int], is_settled: bool) -> None:
         for number, version in enumerate(versions):
             self.clients.append(Client(f"i{number}" if number % 2 else None, version))
+        if is_settled:
+            self.settle()
 
     @precondition(lambda self: len(self.clients) < CLIENTS_MAX)
     @rule(is_static=st.booleans(), version=st.sampled_from([3, 5, 9]))
@@ -117,6 +119,35 @@ class Groups(RuleBasedStateMachine):
         for client in self.clients:
             self.advance_client(client)
 
+    @rule()
+    def settle(self) -> None:
+        """A while without faults. Most that can go wrong starts from a group that works."""
+        for _ in range(20):
+            if self.is_settled([client for client in self.clients if not client.is_done]):
+                return
+            self.world.advance(1_000)
+            self.step_all()
+            self.flush()
+            self.members_of_a_generation_hear_the_same()
+
+    @rule(delay_ms=delays, sleepers=st.sets(clients))
+    def sleep_while_others_work(self, delay_ms: int, sleepers: set[int]) -> None:
+        """Some are stopped (SIGSTOP) for a while; when they wake up, they commit first."""
+        for _ in range(5):
+            self.world.advance(delay_ms // 5)
+            for number, client in enumerate(self.clients):
+                if number not in sleepers:
+                    self.advance_client(client)
+            self.flush()
+            self.members_of_a_generation_hear_the_same()
+        self.commit_all()
+
+    @rule()
+    def commit_all(self) -> None:
+        for number, client in enumerate(self.clients + self.retired):
+            if client.member_id:
+                self.commit_as(client, number % len(PARTITIONS))
+
     @rule(number=clients)
     def zombie_step(self, number: int) -> None:
         if number < len(self.retired):
@@ -125,7 +156,7 @@ class Groups(RuleBasedStateMachine):
     @rule(number=clients, partition=st.sampled_from(PARTITIONS))
     def commit(self, number: int, partition: int) -> None:
         everyone = self.clients + self.retired
-        if number < len(everyone) and everyone[number].token is None and everyone[number].member_id:
+        if number < len(everyone) and everyone[number].member_id:
             self.commit_as(everyone[number], partition)
 
     @rule(partition=st.sampled_from(PARTITIONS))
@@ -299,7 +330,8 @@ class Groups(RuleBasedStateMachine):
         # and nobody else owns its partitions yet.
         assert client.left_in != self.incarnation, "it has left"
         assert client.generation >= self.generation_told, "its generation is over"
-        assert self.world.timer_ms - client.heard_ms < SESSION_MS, "its session is over"
+        if client.token is None:
+            assert self.world.timer_ms - client.heard_ms < SESSION_MS, "its session is over"
         if client.instance_id is not None:
             assert self.holders[client.instance_id] is client, "another process has its seat"
 

@@ -19,7 +19,9 @@ TOPIC_ID_VERSION = 10
 async def offset_fetch(context: Context, header: RequestHeader, request: Struct) -> Struct:
     if header.version < BATCH_VERSION:
         answer = await _fetch(context, header.version, request)
-        return Struct(topics=answer.topics, error_code=answer.error_code)
+        # The reply for one group has topics of a shape of its own, without ids.
+        topics = [Struct(name=topic.name, partitions=topic.partitions) for topic in answer.topics]
+        return Struct(topics=topics, error_code=answer.error_code)
     return Struct(groups=[await _fetch(context, header.version, group) for group in request.groups])
 
 
