@@ -40,10 +40,8 @@ def test_s5_any_client_id_is_served_and_logged_inert(
     check_log_is_inert(broker)
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("text", [text for text in TEXTS.values() if len(text) < 32767])  # A long name is plain.
 def test_s5_a_client_software_name_that_is_not_plain_is_refused(client: Client, text: bytes) -> None:
-    if len(text) == 32767:
-        pytest.skip("a long name is plain")
     request = request_frame(18, 3, Struct(client_software_name="@", client_software_version="1"), correlation_id=3)
     place = request.rindex(b"\x02@")
     body = request[:place] + bytes((len(text) + 1,)) + text + request[place + 2 :]

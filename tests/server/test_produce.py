@@ -1,6 +1,7 @@
 """Produce: one reply for each request, whatever the disk, the clock, the topic or the client does meanwhile."""
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from penstock.base.errors import ErrorCode, Refused
 from penstock.server import handlers
 from penstock.server.api import ApiKey
 from penstock.server.connection import Reply
+from penstock.wire.batch import Record, build_batch
 from penstock.wire.codec import Struct
+from penstock.wire.compression import Codec
 
 handlers.register_all()
 
@@ -224,3 +227,27 @@ def test_the_order_of_one_client_is_the_order_of_the_log(tmp_path: Path) -> None
 
 def _codes(answer: Any) -> list[ErrorCode]:
     return [ErrorCode(part.error_code) for topic in answer.responses for part in topic.partition_responses]
+
+
+def test_a_batch_that_is_decompressed_elsewhere_is_not_overtaken_and_stops_nobody_else(tmp_path: Path) -> None:
+    async def scenario(broker: RunningBroker) -> None:
+        await broker.create_topic("t", **{"penstock.durability": "os", "max.message.bytes": "20000000"})
+        patient, other = await broker.connect(), await broker.connect()
+        noise = random.Random(1).randbytes(200_000)  # More than can be known not to be a bomb.
+        slow = bytes(build_batch([Record(0, -1, None, noise)], base_offset=0, codec=Codec.GZIP))
+        broker.disk.hold()
+        first = produce_fields("t")
+        first["topic_data"][0].partition_data[0].records = slow
+        patient.send(ApiKey.PRODUCE, 9, **first)
+        for _ in range(3):
+            patient.send(ApiKey.PRODUCE, 9, **produce_fields("t", b"behind it"))
+        assert (await other.produce("t", b"from another client")).base_offset == 0
+        broker.disk.release()
+        offsets = []
+        for _ in range(4):
+            reply = await patient.receive_reply(ApiKey.PRODUCE, 9)
+            offsets.append(reply.responses[0].partition_responses[0].base_offset)
+        assert offsets == [1, 2, 3, 4]
+        assert broker.listener.budget_used == 0
+
+    run(scenario, tmp_path)

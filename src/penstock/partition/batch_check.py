@@ -10,6 +10,7 @@ from penstock.base.topic_config import TopicConfig
 from penstock.wire import compression
 from penstock.wire.batch import (
     BATCH_LENGTH_MIN,
+    CODEC_MASK,
     HEADER_BYTES,
     MAGIC,
     NO_PRODUCER_ID,
@@ -32,13 +33,20 @@ RECORDS_HOPPED_MAX = 128  # About 20 microseconds; a larger batch has enough byt
 RECORDS_MAX = 1_000_000
 ZSTD_PRODUCE_VERSION_MIN = 7
 MAGIC_POSITION = 16
+CODEC_POSITION = 22  # The low byte of the attributes.
 RECORD_LENGTH_MIN = RECORD_BYTES_MIN - 1  # A record's length does not count itself.
 
 CODECS = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 
 def check_batch(
-    view: memoryview, config: TopicConfig, *, produce_version: int, now_ms: int, decompressed_bytes_max: int
+    view: memoryview,
+    config: TopicConfig,
+    *,
+    produce_version: int,
+    now_ms: int,
+    decompressed_bytes_max: int,
+    is_size_checked: bool = False,
 ) -> BatchHeader:
     """The header of the one batch that `view` is; Refused with Kafka's error code when it must not be stored."""
     if len(view) <= MAGIC_POSITION or view[MAGIC_POSITION] != MAGIC:
@@ -58,8 +66,28 @@ def check_batch(
     if size < len(view):
         raise Refused(ErrorCode.invalid_record, f"{len(view) - size} bytes follow the batch")
     _check_header(header, config, produce_version, now_ms)
-    _check_records(header, view[HEADER_BYTES:], config, decompressed_bytes_max)
+    _check_records(header, view[HEADER_BYTES:], config, decompressed_bytes_max, is_size_checked)
     return header
+
+
+def has_slow_check(view: memoryview, decompressed_bytes_max: int) -> bool:
+    """Whether the batch must be decompressed to know its size: `check_size` then belongs on another thread."""
+    if len(view) <= HEADER_BYTES or not (codec := view[CODEC_POSITION] & CODEC_MASK):
+        return False
+    return compression.is_check_slow(codec, view[HEADER_BYTES:], decompressed_bytes_max)
+
+
+def check_size(view: memoryview, decompressed_bytes_max: int) -> Refused | None:
+    """Why the batch's compressed records may not be stored, as far as their size goes. Touches nothing."""
+    try:
+        compression.check_decompressed_size(
+            view[CODEC_POSITION] & CODEC_MASK, view[HEADER_BYTES:], decompressed_bytes_max
+        )
+    except compression.TooLarge as error:
+        return Refused(ErrorCode.message_too_large, str(error))
+    except compression.BadData as error:
+        return Refused(ErrorCode.corrupt_message, str(error))
+    return None
 
 
 def _check_header(header: BatchHeader, config: TopicConfig, produce_version: int, now_ms: int) -> None:
@@ -87,9 +115,13 @@ def _check_header(header: BatchHeader, config: TopicConfig, produce_version: int
             raise Refused(ErrorCode.invalid_timestamp, f"timestamp {oldest} is too old")
 
 
-def _check_records(header: BatchHeader, payload: memoryview, config: TopicConfig, decompressed_bytes_max: int) -> None:
+def _check_records(
+    header: BatchHeader, payload: memoryview, config: TopicConfig, decompressed_bytes_max: int, is_size_checked: bool
+) -> None:
     try:
-        if header.codec != Codec.NONE:
+        if is_size_checked:
+            pass
+        elif header.codec != Codec.NONE:
             compression.check_decompressed_size(header.codec, payload, decompressed_bytes_max)
         else:
             _check_plain_records(header, payload)

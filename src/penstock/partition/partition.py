@@ -122,7 +122,7 @@ class Partition:
 
     # Appending
 
-    def append(self, view: memoryview, *, produce_version: int) -> Appended:
+    def append(self, view: memoryview, *, produce_version: int, is_size_checked: bool = False) -> Appended:
         """Store one batch, stamped in place; Refused when it or the disk is not fit for it."""
         partition_log, config = self.log, self.log.config
         now_ms = self._clock.now_ms()
@@ -132,6 +132,7 @@ class Partition:
             produce_version=produce_version,
             now_ms=now_ms,
             decompressed_bytes_max=self.decompressed_bytes_max,
+            is_size_checked=is_size_checked,
         )
         if header.producer_id != NO_PRODUCER_ID:
             stored = self.producers.check(header)

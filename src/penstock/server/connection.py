@@ -67,6 +67,13 @@ class Reply:
         """There is no reply: close the connection, which every client takes as a reason to try again."""
         self._connection.close(reason)
 
+    def hold_others(self) -> None:
+        """Let no later request of this connection begin before `release_others`: its order would be lost."""
+        self._connection.is_held = True
+
+    def release_others(self) -> None:
+        self._connection.release()
+
     def attempt(self, work: Callable[[], None]) -> None:
         """Do what may send the reply later. Whatever goes wrong there ends this connection and nobody else's turn."""
         try:
@@ -111,10 +118,12 @@ class Connection(asyncio.BufferedProtocol):
         self._is_flush_due = False
         self._is_work_due = False
         self._is_busy = False  # Had as many requests open as it may have, and still has many.
+        self._receiving_bytes = 0  # Of the frame that is on its way, in the listener's budget.
         self._stuck_bytes = 0  # Given to the transport and not taken by the peer, once that is too much.
         self._progress = (-1, 0)  # Of the frame that is being received, when it was last worth mentioning.
         self._progress_at = 0.0
         self.is_closed = False
+        self.is_held = False  # A request is not done with its first part; those behind it must not overtake it.
         self.peer = "?"
         self.active_at = 0.0  # Loop time of the last received byte.
 
@@ -133,6 +142,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
         self._note_stuck(-self._stuck_bytes)
+        self._note_receiving(0)
         self._listener.unsent_bytes -= self._unsent_bytes
         self._unsent_bytes = 0
         self._listener.on_disconnected(self, sum(reply.frame_bytes for reply in self._replies))
@@ -154,7 +164,11 @@ class Connection(asyncio.BufferedProtocol):
             self._work()
             self.close(str(error), after_writing=True)
             return
+        self._note_receiving(self._frames.reserved_bytes)
         self._work()
+        if self._listener.is_over_budget and self._frames.is_mid_frame and not self.is_closed:
+            # To wait would be to hold the memory that others wait for. The client tries again.
+            self.close("too much memory in requests")
 
     def eof_received(self) -> bool:
         return False
@@ -196,6 +210,7 @@ class Connection(asyncio.BufferedProtocol):
             len(self._replies) < REQUESTS_OPEN_MAX
             and self._unsent_bytes < WRITE_BUFFER_BYTES
             and not self._is_writing_paused
+            and not self.is_held
             and not self._listener.is_over_budget
         )
 
@@ -217,6 +232,14 @@ class Connection(asyncio.BufferedProtocol):
     def room_bytes(self) -> int:
         """What a reply may hold that could also be shorter: less and less while others do not read theirs."""
         return self._listener.replies_room_bytes
+
+    def _note_receiving(self, reserved: int) -> None:
+        """Count the buffer of a frame that is on its way like a request that is being worked on."""
+        change, self._receiving_bytes = reserved - self._receiving_bytes, reserved
+        if change < 0:
+            self._listener.release(-change)
+        else:
+            self._listener.budget_used += change
 
     def _note_stuck(self, change: int) -> None:
         self._stuck_bytes += change
@@ -270,6 +293,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         is_full = (
             self._is_writing_paused
+            or self.is_held
             or len(self._replies) >= REQUESTS_OPEN_MAX
             or self._unsent_bytes >= WRITE_BUFFER_BYTES
         )
@@ -291,6 +315,10 @@ class Connection(asyncio.BufferedProtocol):
         elif not must_pause and self._is_reading_paused:
             self._is_reading_paused = False
             self._transport.resume_reading()
+
+    def release(self) -> None:
+        self.is_held = False
+        self._update_reading()
 
     def on_budget_freed(self) -> None:
         self._update_reading()

@@ -69,6 +69,12 @@ class ConnectionListener:
             and self._per_ip[connection.ip] <= self._config.max_connections_per_ip
         )
 
+    def note_bad_peer(self, peer: str, reason: str) -> None:
+        """Tell the operator why a peer was dropped, but let no peer fill the log."""
+        self._bad_peers_count += 1
+        if self._bad_peers_count <= BAD_PEER_LINES_MAX:
+            log.warning("connection closed: not a request that can be served", peer=peer, reason=reason)
+
     def on_disconnected(self, connection: Connection, frame_bytes: int) -> None:
         self._connections.pop(connection, None)
         self._waiting.pop(connection, None)

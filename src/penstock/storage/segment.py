@@ -35,6 +35,8 @@ HeaderTest = Callable[[BatchHeader], bool]
 
 UNINDEXED_BATCHES_MAX = 1000  # Kafka's interval has 68 of the smallest batches; far more is an index that was cut off.
 
+LOAD_BYTES = 1 << 20  # Read at a time to warm the cache: what a disk thread holds, whatever the reader asked for.
+
 
 class NotCached(Exception):
     """The bytes must come from the disk: run `load` away from the event loop, then ask again."""
@@ -46,7 +48,8 @@ class NotCached(Exception):
     def load(self) -> None:
         # A reader that lost its file meanwhile (retention) finds that out when it asks again.
         with contextlib.suppress(OSError):
-            self._file.read(self._position, self._size)
+            for start in range(self._position, self._position + self._size, LOAD_BYTES):
+                self._file.read(start, min(LOAD_BYTES, self._position + self._size - start))
 
 
 class Segment:

@@ -130,6 +130,20 @@ def check_decompressed_size(codec: int, data: Buffer, bytes_max: int) -> None:
             decompress(codec, view, bytes_max)
 
 
+def is_check_slow(codec: int, data: Buffer, bytes_max: int) -> bool:
+    """Whether `check_decompressed_size` has to decompress, which may take a quarter of a second."""
+    view = memoryview(data)
+    if codec == Codec.GZIP:
+        return len(view) * DEFLATE_RATIO_MAX > bytes_max
+    if codec not in (Codec.LZ4, Codec.ZSTD):
+        return False
+    try:
+        is_over = _size_max(codec, view, bytes_max) > bytes_max
+    except (BadData, TooLarge):
+        return False  # The check will say so at once.
+    return is_over or (codec == Codec.LZ4 and bool(view[4] & LZ4_CONTENT_SIZE))
+
+
 def _inflate(view: memoryview, bytes_max: int) -> Iterator[bytes]:
     """The plain bytes of all gzip members in pieces of a megabyte at most."""
     position = size = 0

@@ -2,7 +2,7 @@
 
 Small frames are cut out of one receive buffer that all connections share, for it is empty again when the event loop
 turns to the next one. A frame that does not fit is received straight into a buffer of its own, which grows with what
-has come: a peer that announces 50 MiB and sends one byte costs 64 KiB.
+has come: a peer that announces 50 MiB and sends one byte costs 16 KiB.
 """
 
 import struct
@@ -10,7 +10,7 @@ import struct
 from penstock.base.errors import BadPeer
 
 RECEIVE_BYTES = 256 * 1024  # One read of a busy socket; a quarter of the usual produce request.
-FRAME_START_BYTES = 64 * 1024
+FRAME_START_BYTES = 16 * 1024
 FRAME_GROWTH = 8  # A frame's buffer is at most this many times what its sender has paid for.
 SIZE_BYTES = 4
 
@@ -42,6 +42,11 @@ class FrameReader:
     @property
     def is_mid_frame(self) -> bool:
         return self._buffer is not None or bool(self._rest)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Memory held for a frame that is not whole yet."""
+        return 0 if self._buffer is None else len(self._buffer)
 
     @property
     def progress(self) -> tuple[int, int]:

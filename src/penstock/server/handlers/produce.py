@@ -6,11 +6,13 @@ old message formats; they are advertised, because released librdkafka versions c
 (KAFKA-18659), and refused. v12 would add partitions to a transaction by itself; v13 names topics by id.
 """
 
+import asyncio
 from uuid import UUID
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.timers import Timer
 from penstock.base.types import NO_OFFSET, NO_TIMESTAMP
+from penstock.partition.batch_check import check_size, has_slow_check
 from penstock.server.api import ApiKey, RequestHeader, raw_handler
 from penstock.server.connection import Reply
 from penstock.server.context import Context
@@ -27,23 +29,63 @@ ACKS_NONE = 0
 ACKS_VALID = (-1, 0, 1)
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
+_background: set[asyncio.Task[None]] = set()  # Checks under way; the loop alone holds tasks weakly.
+
 
 @raw_handler(ApiKey.PRODUCE, versions=range(3, 14), advertised_min=0)
 def produce(context: Context, header: RequestHeader, frame: memoryview, position: int, reply: Reply) -> None:
     request = read_produce_request(frame, position, header.version)
-    _Produce(context, header.version, request, reply).run()
+    slow = _slow_checks(context, request)
+    if not slow:
+        _Produce(context, header.version, request, reply, {}).run()
+        return
+    reply.hold_others()
+    task = asyncio.get_running_loop().create_task(_check_first(context, header.version, request, reply, slow))
+    _background.add(task)
+    task.add_done_callback(_background.discard)
+
+
+def _slow_checks(context: Context, request: ProduceRequest) -> list[int]:
+    """Numbers of the batches that have to be decompressed to know how large they are."""
+    limit = context.config.max_decompressed_message_bytes
+    return [
+        number
+        for number, item in enumerate(request.partitions)
+        if item.records is not None and has_slow_check(item.records, limit)
+    ]
+
+
+async def _check_first(context: Context, version: int, request: ProduceRequest, reply: Reply, slow: list[int]) -> None:
+    """Decompress on another thread, then go on. The connection's later requests wait: they must not overtake."""
+    verdicts: dict[int, Refused | None] = {}
+    for number in slow:
+        records = request.partitions[number].records
+        assert records is not None
+        verdicts[number] = await context.fs.run(
+            lambda records=records: check_size(records, context.config.max_decompressed_message_bytes)  # type: ignore[misc]
+        )
+    reply.attempt(_Produce(context, version, request, reply, verdicts).run)
+    reply.release_others()
 
 
 class _Produce:
     """One request on its way: results by partition, and how many of them still wait for their commit."""
 
-    __slots__ = ("_context", "_reply", "_request", "_results", "_timer", "_version", "_waiting_count")
+    __slots__ = ("_context", "_reply", "_request", "_results", "_timer", "_verdicts", "_version", "_waiting_count")
 
-    def __init__(self, context: Context, version: int, request: ProduceRequest, reply: Reply) -> None:
+    def __init__(
+        self,
+        context: Context,
+        version: int,
+        request: ProduceRequest,
+        reply: Reply,
+        verdicts: dict[int, Refused | None],
+    ) -> None:
         self._context = context
         self._version = version
         self._request = request
         self._reply = reply
+        self._verdicts = verdicts  # On the sizes of batches that were decompressed already; None is good.
         self._results: list[PartitionResult] = []
         self._waiting_count = 1  # Our own turn in `run`: no answer before every partition has its result.
         self._timer: Timer | None = None
@@ -72,7 +114,12 @@ class _Produce:
             partition = self._context.partitions.get(name, item.partition)
             if item.records is None:
                 raise Refused(ErrorCode.invalid_record, "one batch is needed")
-            appended = partition.append(item.records, produce_version=self._version)
+            verdict = self._verdicts.get(number)
+            if verdict is not None:
+                raise verdict
+            appended = partition.append(
+                item.records, produce_version=self._version, is_size_checked=number in self._verdicts
+            )
         except Refused as refused:
             return _refused_result(item.partition, refused.code, refused.message)
         if acks == ACKS_ALL and not partition.when_committed(

@@ -1,0 +1,152 @@
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Collection;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
+
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.StringDeserializer;
+
+/** The Java client as a member of a group. What it takes and tells: clients/python/member_loop.py. */
+public final class GroupMember implements ConsumerRebalanceListener {
+    private static final Duration POLL = Duration.ofMillis(100);
+    private static final Map<String, String> ASSIGNORS = Map.of(
+            "range", "org.apache.kafka.clients.consumer.RangeAssignor",
+            "roundrobin", "org.apache.kafka.clients.consumer.RoundRobinAssignor",
+            "cooperative-sticky", "org.apache.kafka.clients.consumer.CooperativeStickyAssignor");
+
+    private final String topic;
+    private final KafkaConsumer<String, String> consumer;
+    private final Set<Integer> owned = new TreeSet<>();
+    private final LinkedBlockingQueue<String> commands = new LinkedBlockingQueue<>();
+    private int generation = -1;
+
+    private GroupMember(String[] settings) {
+        int sessionMs = Integer.parseInt(settings[5]);
+        topic = settings[2];
+        consumer = new KafkaConsumer<>(
+                Map.of(
+                        "bootstrap.servers", settings[0],
+                        "group.id", settings[1],
+                        "client.id", settings[3],
+                        "group.protocol", "classic",
+                        "partition.assignment.strategy", ASSIGNORS.get(settings[4]),
+                        "session.timeout.ms", sessionMs,
+                        "heartbeat.interval.ms", sessionMs / 6,
+                        "auto.offset.reset", "earliest",
+                        "enable.auto.commit", false,
+                        "fetch.max.wait.ms", 100),
+                new StringDeserializer(),
+                new StringDeserializer());
+        consumer.subscribe(List.of(topic), this);
+    }
+
+    public static void main(String[] arguments) throws InterruptedException {
+        GroupMember member = new GroupMember(arguments);
+        Thread listener = new Thread(member::listen);
+        listener.setDaemon(true);
+        listener.start();
+        member.run();
+    }
+
+    private void listen() {
+        try (BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8))) {
+            for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+                commands.add(line.strip());
+            }
+        } catch (IOException error) {
+            error.printStackTrace();
+        }
+        Runtime.getRuntime().halt(0);
+    }
+
+    private void run() throws InterruptedException {
+        boolean shallHold = false;
+        Map<TopicPartition, OffsetAndMetadata> held = null;
+        while (true) {
+            String command = held == null ? commands.poll() : commands.poll(POLL.toMillis(), TimeUnit.MILLISECONDS);
+            if ("leave".equals(command)) {
+                consumer.close();
+                tell("left", "");
+                return;
+            }
+            shallHold |= "hold".equals(command);
+            if ("commit".equals(command) && held != null) {
+                commit(held);
+                held = null;
+            }
+            if (held != null) {
+                continue;
+            }
+            ConsumerRecords<String, String> records = consumer.poll(POLL);
+            if (records.isEmpty()) {
+                continue;
+            }
+            Map<TopicPartition, OffsetAndMetadata> positions = new TreeMap<>(
+                    (a, b) -> Integer.compare(a.partition(), b.partition()));
+            StringBuilder told = new StringBuilder();
+            for (ConsumerRecord<String, String> record : records) {
+                told.append(told.isEmpty() ? "" : ",").append(
+                        "[%d,%d,\"%s\"]".formatted(record.partition(), record.offset(), record.value()));
+                positions.put(new TopicPartition(topic, record.partition()), new OffsetAndMetadata(record.offset() + 1));
+            }
+            tell("records", ",\"generation\":%d,\"records\":[%s]".formatted(generation, told));
+            if (shallHold) {
+                shallHold = false;
+                held = positions;
+                tell("holding", "");
+            } else {
+                commit(positions);
+            }
+        }
+    }
+
+    private void commit(Map<TopicPartition, OffsetAndMetadata> positions) {
+        String offsets = positions.entrySet().stream()
+                .map(entry -> "\"%d\":%d".formatted(entry.getKey().partition(), entry.getValue().offset()))
+                .collect(Collectors.joining(","));
+        String facts = ",\"generation\":%d,\"offsets\":{%s}".formatted(generation, offsets);
+        try {
+            consumer.commitSync(positions);
+            tell("committed", facts);
+        } catch (RuntimeException error) {
+            String text = error.toString().replaceAll("[\\s\"\\\\]+", " ");
+            tell("refused", facts + ",\"error\":\"%s\"".formatted(text));
+        }
+    }
+
+    @Override
+    public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
+        partitions.forEach(partition -> owned.add(partition.partition()));
+        ConsumerGroupMetadata metadata = consumer.groupMetadata();
+        generation = metadata.generationId();
+        tell("assigned", ",\"generation\":%d,\"member\":\"%s\",\"partitions\":%s"
+                .formatted(generation, metadata.memberId(), owned));
+    }
+
+    @Override
+    public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
+        List<Integer> gone = partitions.stream().map(TopicPartition::partition).toList();
+        gone.forEach(owned::remove);
+        tell("revoked", ",\"partitions\":" + gone);
+    }
+
+    private static synchronized void tell(String event, String facts) {
+        System.out.println("{\"event\":\"%s\",\"at\":%d%s}".formatted(event, System.currentTimeMillis(), facts));
+    }
+}

@@ -1,0 +1,133 @@
+"""One member of a consumer group: `program BOOTSTRAP GROUP TOPIC NAME ASSIGNOR SESSION_MS`.
+
+It reads, commits what it read, and tells of it in JSON lines on stdout, each with "event" and "at" (wall clock, ms):
+
+    assigned   generation, member, partitions   all it owns from now on
+    revoked    partitions                       gone again
+    records    generation, records              [[partition, offset, value], ...]
+    committed  generation, offsets              {partition: offset}
+    refused    generation, offsets, error       the commit failed
+    holding                                     has read without a commit, as told, and now waits
+    left
+
+It takes lines on stdin: `hold` (read once more, do not commit, wait), `commit` (what was held, then go on), `leave`. When
+stdin ends, so does the program, so that no member outlives the test.
+"""
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from typing import Protocol
+
+POLL_S = 0.1
+
+Records = list[tuple[int, int, str]]
+Offsets = dict[int, int]
+
+
+class Member(Protocol):
+    def poll(self) -> Records: ...
+    def commit(self, offsets: Offsets) -> None: ...
+    def close(self) -> None: ...
+
+
+class Settings:
+    def __init__(self) -> None:
+        self.bootstrap, self.group, self.topic, self.name, self.assignor, session_ms = sys.argv[1:]
+        self.session_ms = int(session_ms)
+        self.heartbeat_ms = self.session_ms // 6
+
+
+class Story:
+    """What the member tells, and the generation and partitions that it speaks for."""
+
+    def __init__(self) -> None:
+        self.generation = -1
+        self._owned: set[int] = set()
+        self._lock = threading.Lock()
+
+    def tell(self, event: str, **facts: object) -> None:
+        line = json.dumps({"event": event, "at": time.time() * 1000, **facts})
+        with self._lock:
+            print(line, flush=True)
+
+    def assigned(self, partitions: set[int], *, generation: int, member: str) -> None:
+        """`partitions` are added to those it has: eager clients have given up all of them before."""
+        self.generation = generation
+        self._owned |= partitions
+        self.tell("assigned", generation=generation, member=member, partitions=sorted(self._owned))
+
+    def revoked(self, partitions: set[int]) -> None:
+        self._owned -= partitions
+        self.tell("revoked", partitions=sorted(partitions))
+
+    def records(self, records: Records) -> None:
+        self.tell("records", generation=self.generation, records=records)
+
+    def committed(self, offsets: Offsets) -> None:
+        self.tell("committed", generation=self.generation, offsets=offsets)
+
+    def refused(self, offsets: Offsets, error: BaseException) -> None:
+        text = f"{type(error).__name__} {' '.join(str(error).split())}"
+        self.tell("refused", generation=self.generation, offsets=offsets, error=text)
+
+
+def commands() -> "queue.Queue[str]":
+    """What came in on stdin; a process whose stdin has ended is gone at once."""
+    found: queue.Queue[str] = queue.Queue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            found.put(line.strip())
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    return found
+
+
+def positions(records: Records) -> Offsets:
+    """The offsets to commit after these records."""
+    return {partition: offset + 1 for partition, offset, _ in records}
+
+
+def run(member: Member, story: Story) -> None:
+    told = commands()
+    shall_hold = False
+    held: Offsets | None = None
+    while True:
+        try:
+            command = told.get(timeout=POLL_S) if held is not None else told.get_nowait()
+        except queue.Empty:
+            command = ""
+        if command == "leave":
+            member.close()
+            story.tell("left")
+            return
+        if command == "hold":
+            shall_hold = True
+        if command == "commit" and held is not None:
+            _commit(member, story, held)
+            held = None
+        if held is not None:
+            continue
+        records = member.poll()
+        if not records:
+            continue
+        story.records(records)
+        if shall_hold:
+            shall_hold, held = False, positions(records)
+            story.tell("holding")
+        else:
+            _commit(member, story, positions(records))
+
+
+def _commit(member: Member, story: Story, offsets: Offsets) -> None:
+    try:
+        member.commit(offsets)
+    except Exception as error:  # Whatever it is, the test decides whether it had to be.
+        story.refused(offsets, error)
+    else:
+        story.committed(offsets)
