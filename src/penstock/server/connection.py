@@ -162,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         except BadSize as error:
             self._received += error.frames
             self._work()
-            self.close(str(error), after_writing=True)
+            self._on_bad_peer(error)
             return
         self._note_receiving(self._frames.reserved_bytes)
         self._work()
@@ -199,11 +199,16 @@ class Connection(asyncio.BufferedProtocol):
                 self._listener.dispatch(self, received.popleft())
         except BadPeer as error:
             self._flush()
-            self.close(str(error), after_writing=True)
+            self._on_bad_peer(error)
             return
         self._flush()
         if received or not self._has_room():
             self._update_reading()
+
+    def _on_bad_peer(self, error: BadPeer) -> None:
+        if not self.is_closed:
+            self._listener.note_bad_peer(self.peer, str(error))
+        self.close(str(error), after_writing=True)
 
     def _has_room(self) -> bool:
         return (

@@ -13,6 +13,7 @@ from penstock.wire.framing import RECEIVE_BYTES
 log = get_logger(__name__)
 
 SWEEP_INTERVAL_S = 2.0
+BAD_PEER_LINES_MAX = 5  # Log lines per sweep.
 FRAME_STALL_S = 10.0  # A peer that began a frame and sends next to nothing for so long holds memory for nothing.
 CLOSING_S = 10.0  # For a peer that is being closed to read what is on its way.
 REPLIES_BYTES_MAX = 256 << 20  # Replies that wait for their turn or their reader: five of the largest fetches.
@@ -32,6 +33,7 @@ class ConnectionListener:
         self._connections: dict[Connection, None] = {}  # A dict for its order, which simulation must be able to repeat.
         self._per_ip: Counter[str] = Counter()
         self._waiting: dict[Connection, None] = {}
+        self._bad_peers_count = 0  # Since the last sweep.
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.now = asyncio.get_running_loop().time
@@ -113,6 +115,9 @@ class ConnectionListener:
 
     def sweep(self) -> None:
         """Close connections that stalled inside a frame, have been silent for too long, or will not be closed."""
+        if self._bad_peers_count > BAD_PEER_LINES_MAX:
+            log.warning("more connections closed for the same kind of reason", count=self._bad_peers_count)
+        self._bad_peers_count = 0
         now = self.now()
         idle_ms = self._config.connections_max_idle_ms
         idle_s = float("inf") if idle_ms < 0 else idle_ms / 1000
