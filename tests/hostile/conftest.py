@@ -16,7 +16,10 @@ _numbers = count(1)
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path_factory.mktemp("hostile"))
+    # Two levels down, so that what lies beside it is ours alone: names with ../ in them must not reach it.
+    directory = tmp_path_factory.mktemp("hostile") / "outer" / "inner"
+    directory.mkdir(parents=True)
+    process = BrokerProcess(directory)
     process.start()
     try:
         with Client(process.port) as client:
