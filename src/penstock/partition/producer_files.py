@@ -5,6 +5,8 @@ after a crash replays little. One that states an offset beyond the end of the lo
 synced: it is removed before anything is appended, or it would come true once other records had grown past it.
 """
 
+from functools import partial
+
 from penstock.base.logging import get_logger
 from penstock.base.types import Offset
 from penstock.partition.producer_snapshot import (
@@ -15,6 +17,7 @@ from penstock.partition.producer_snapshot import (
     snapshot_offset_of,
 )
 from penstock.partition.producer_state import ProducerState
+from penstock.storage.disk_read import at_start
 from penstock.storage.fs import FileSystem
 from penstock.storage.log import Log
 from penstock.storage.scan import BadBatch, scan_headers
@@ -71,7 +74,7 @@ class ProducerFiles:
         for segment, end in zip(segments, ends, strict=True):
             if end <= start:
                 continue
-            position = segment.locate(start) if start > segment.base_offset else 0
+            position = at_start(partial(segment.locate, start)) if start > segment.base_offset else 0
             written_ms = min(now_ms, segment.created_ms)
             try:
                 for _, header in scan_headers(segment.file.read, position, segment.size, segment.base_offset):

@@ -1,4 +1,4 @@
-"""Calls into the log that may have to wait for the disk, as one await."""
+"""Calls into the log that may have to wait for the disk: as one await, or before there is anyone to keep waiting."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,3 +16,12 @@ async def with_disk(fs: FileSystem, look_up: Callable[[], T]) -> T:
             return look_up()
         except NotCached as miss:
             await fs.run(miss.load)
+
+
+def at_start(look_up: Callable[[], T]) -> T:
+    """The same, on the spot: while a broker starts, it serves nobody."""
+    while True:
+        try:
+            return look_up()
+        except NotCached as miss:
+            miss.load()
