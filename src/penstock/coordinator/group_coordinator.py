@@ -103,16 +103,21 @@ class GroupCoordinator:
         for number in [number for number in self._runners if number not in led]:
             self._runners.pop(number).close(ErrorCode.not_coordinator)
         for number in sorted(led - self._runners.keys()):
-            self._open(number)
+            self._maybe_open(number)
         deleted = [name for name in old.topics if name not in image.topics]
         if deleted:
             for runner in self._runners.values():
                 if runner.is_loaded:
                     runner.on_topics_deleted(deleted)
 
-    def _open(self, number: int) -> None:
+    def _maybe_open(self, number: int) -> None:
+        """Begin to coordinate a partition, unless its log cannot be opened; the next who asks makes us try again."""
+        try:
+            partition = self._partitions.get(OFFSETS_TOPIC, number)
+        except Refused:
+            return
         runner = ShardRunner(
-            partition=self._partitions.get(OFFSETS_TOPIC, number),
+            partition=partition,
             shard=GroupShard(new_unique_id=self._new_unique_id, config=self._group_config),
             clock=self._clock,
             timers=self._timers,
@@ -184,10 +189,14 @@ class GroupCoordinator:
         return view(runner.shard)
 
     def _runner(self, group_id: str) -> ShardRunner:
-        runner = self._runners.get(self.partition_for(group_id))
-        if runner is None:
+        number = self.partition_for(group_id)
+        runner = self._runners.get(number)
+        if runner is not None:
+            return runner
+        if self._image.topics[OFFSETS_TOPIC].partitions[number].leader != self._config.node_id:
             raise Refused(ErrorCode.not_coordinator)
-        return runner
+        self._maybe_open(number)
+        raise Refused(ErrorCode.coordinator_load_in_progress)
 
     def shards(self) -> list[GroupShard]:
         """All that this broker coordinates; Refused while one still loads."""

@@ -14,9 +14,12 @@ from penstock.cluster.image import ClusterImage, PartitionState, TopicImage
 from penstock.cluster.topic_names import NAME_LENGTH_MAX
 from penstock.partition.partition import Partition
 from penstock.storage.fs import FileSystem
+from penstock.storage.log import Log
 from penstock.storage.log_manager import LogDirDescription, LogManager
 
 log = get_logger(__name__)
+
+REOPEN_INTERVAL_S = 1.0  # A full disk is asked this often for a partition that it had no room for.
 
 
 class PartitionManager:
@@ -26,6 +29,8 @@ class PartitionManager:
         self._clock = clock
         self._logs = logs
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._unopened: dict[tuple[str, int], None] = {}  # Ours, but the disk did not let us.
+        self._reopened_at_s = float("-inf")
         self._topic_names: dict[UUID, str] = {}
         self._topics: dict[str, TopicImage] = {}  # As last applied.
         self._defaults = config.topic_defaults
@@ -38,6 +43,8 @@ class PartitionManager:
         """The partition; Refused when this broker does not host it."""
         found = self._partitions.get((topic, partition))
         if found is None:
+            if (topic, partition) in self._unopened:
+                return self._reopen((topic, partition))
             # The name may be anything and of any length, and the message goes into the reply.
             raise Refused(ErrorCode.unknown_topic_or_partition, f"{topic[:NAME_LENGTH_MAX]}-{partition} is not here")
         return found
@@ -112,10 +119,32 @@ class PartitionManager:
         topic_partition = TopicPartition(topic.name, state.partition)
         try:
             partition_log = self._logs.open(topic_partition, topic.topic_id, config)
+            partition = self._lead(topic, state, partition_log)
         except OSError as error:
-            # The topic exists all the same; clients are told that this partition is not available.
-            log.error("partition cannot be opened", partition=topic_partition, error=error)
+            # The topic exists all the same. Clients are told, and whoever asks for it makes us try again.
+            if topic_partition not in self._unopened:
+                log.error("partition cannot be opened", partition=topic_partition, error=error)
+                self._unopened[topic_partition] = None
             return
+        self._unopened.pop(topic_partition, None)
+        self._partitions[topic_partition] = partition
+
+    def _reopen(self, key: tuple[str, int]) -> Partition:
+        """Try again to open what could not be opened, at most once in a while; Refused while that does not help."""
+        now_s = self._clock.monotonic()
+        if now_s - self._reopened_at_s >= REOPEN_INTERVAL_S:
+            self._reopened_at_s = now_s
+            for topic_name, number in list(self._unopened):
+                topic = self._topics[topic_name]
+                self._open(topic, topic.partitions[number], self._topic_config(topic))
+                if (topic_name, number) in self._unopened:
+                    break  # The disk is as full as before: no need to ask it for all the others.
+        if key not in self._partitions:
+            raise Refused(ErrorCode.kafka_storage_error, "the partition cannot be opened: see the broker's log")
+        return self._partitions[key]
+
+    def _lead(self, topic: TopicImage, state: PartitionState, partition_log: Log) -> Partition:
+        topic_partition = partition_log.topic_partition
         partition = Partition(
             topic_partition=topic_partition,
             topic_id=topic.topic_id,
@@ -127,10 +156,11 @@ class PartitionManager:
             decompressed_bytes_max=self._config.max_decompressed_message_bytes,
         )
         partition.open()
-        self._partitions[topic_partition] = partition
+        return partition
 
     def _remove_topic(self, topic: TopicImage) -> None:
         for state in topic.partitions:
+            self._unopened.pop((topic.name, state.partition), None)
             partition = self._partitions.pop((topic.name, state.partition), None)
             if partition is not None:
                 partition.fail_uncommitted(ErrorCode.unknown_topic_or_partition)

@@ -84,6 +84,7 @@ class Log:
         self.on_rolled: Callable[[], None] = lambda: None  # The partition's: a new segment begins at `log_end`.
         self.on_failed: Callable[[], None] = lambda: None  # The partition's: whoever waits for a sync waits in vain.
         self.flush_in_flight = False
+        self._is_append_failing = False
         self.is_deleted = False  # Its directory is on its way out: whatever fails in it is no failure of the disk.
         self.is_cleaning = False  # Compaction reads the closed segments: nobody else may take them away.
         self._fs = fs
@@ -185,9 +186,14 @@ class Log:
         except OSError as error:
             self._on_append_failed(error)
         self.log_end = Offset(last_offset + 1)
+        if self._is_append_failing:
+            self._is_append_failing = False
+            log.info("appends work again", partition=self.topic_partition)
 
     def _on_append_failed(self, error: OSError) -> NoReturn:
-        log.error("append failed", partition=self.topic_partition, error=error)
+        if not self._is_append_failing:  # Once, not for each of thousands of batches that find the disk full.
+            self._is_append_failing = True
+            log.error("appends fail", partition=self.topic_partition, error=error)
         if not self._is_whole():
             # The failed bytes could not be cut off: nothing may be written behind them.
             self.fail(f"a failed write could not be undone: {error}")
