@@ -101,7 +101,7 @@ class EmbeddedBroker:
         """
         if seconds < 0:
             raise ValueError(f"Time cannot go back: advance({seconds}).")
-        self._call(lambda calls: self._clock.advance(seconds))
+        self._call(lambda calls: calls.advance(seconds))
 
     def now_ms(self) -> int:
         """The broker's idea of the time, in milliseconds since 1970."""

@@ -13,7 +13,7 @@ from penstock.cluster.store.memory import MemoryStore
 from penstock.cluster.topic_plan import DeleteTopic, NewTopic, TopicResult
 from penstock.server.broker import Broker
 from penstock.server.network import SocketNetwork
-from penstock.storage.fs import PosixFileSystem
+from penstock.testing.disk import CountingDisk
 from penstock.testing.settings import Setting, as_text, broker_properties
 from penstock.testing.virtual_time import VirtualTime
 
@@ -23,12 +23,14 @@ DISK_THREADS = 4  # A test has a few partitions; more threads would only take lo
 class Calls:
     """What a test may ask of a running broker."""
 
-    def __init__(self, *, broker: Broker, controller: Controller) -> None:
+    def __init__(self, *, broker: Broker, controller: Controller, clock: VirtualTime, disk: CountingDisk) -> None:
         self.loop = asyncio.get_running_loop()
         self.stopping = asyncio.Event()
         self.address = f"{broker.config.host}:{broker.listener.port}"
         self._controller = controller
         self._metadata = broker.metadata
+        self._clock = clock
+        self._disk = disk
 
     def stop(self) -> None:
         """Have the broker stop. From any thread."""
@@ -45,6 +47,9 @@ class Calls:
     async def topics(self) -> list[str]:
         return sorted(name for name in self._metadata.image.topics if not name.startswith("__"))
 
+    async def advance(self, seconds: float) -> None:
+        await self._clock.advance(seconds, is_busy=lambda: self._disk.running > 0)
+
 
 @asynccontextmanager
 async def running_broker(
@@ -54,9 +59,10 @@ async def running_broker(
     config = BrokerConfig.load(broker_properties(settings, data_dir=data_dir, durability=durability))
     store = MemoryStore()
     with ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="penstock disk") as executor:
+        disk = CountingDisk(executor)
         broker = Broker(
             config=config,
-            fs=PosixFileSystem(executor),
+            fs=disk,
             clock=clock,
             network=SocketNetwork(),
             store=store,
@@ -65,7 +71,8 @@ async def running_broker(
         await broker.start()
         try:
             # A second controller beside the broker's own: every write is a compare-and-set, so the two do not mind.
-            yield Calls(broker=broker, controller=Controller(store=store, metadata=broker.metadata, config=config))
+            controller = Controller(store=store, metadata=broker.metadata, config=config)
+            yield Calls(broker=broker, controller=controller, clock=clock, disk=disk)
         finally:
             await broker.stop()
 

@@ -1,0 +1,19 @@
+"""A broker for the client's tests, and a connection to it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from penstock.client import Connection
+from penstock.testing import EmbeddedBroker
+from penstock.testing.plugin import penstock_broker, penstock_settings, penstock_topic
+
+__all__ = ["penstock_broker", "penstock_settings", "penstock_topic"]
+
+
+@pytest.fixture(scope="session")
+def connection(penstock_broker: EmbeddedBroker) -> Iterator[Connection]:
+    """One for all tests: librdkafka takes half a second to get a producer id."""
+    with penstock.connect(penstock_broker.bootstrap_servers, publish_timeout=10) as opened:
+        yield opened
