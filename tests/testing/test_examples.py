@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def output_of(example: str, broker: EmbeddedBroker, topic: str) -> list[str]:
     arguments = ["--bootstrap-server", broker.bootstrap_servers, "--topic", topic]
     command = [sys.executable, str(EXAMPLES / example), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert (result.returncode, result.stderr) == (0, ""), result.stdout + result.stderr
     return result.stdout.splitlines()
 

@@ -55,8 +55,9 @@ class World:
         self.committed = 0  # First index of the log that is not committed.
         self.waiting: list[tuple[int, Reply]] = []  # (end of the log when it was decided, reply)
         self.replies: dict[int, Any] = {}
+        self.replied_ms: dict[int, int] = {}
         self.records: list[GroupRecord] = []  # Of the last decision.
-        self.tokens = count(1)
+        self.last_token = 0
         self.ids = count(1)
         self.shard = self.new_shard()
 
@@ -94,6 +95,7 @@ class World:
     def send(self, reply: Reply) -> None:
         assert reply.token not in self.replies, f"answered twice: {reply}"
         self.replies[reply.token] = reply.response
+        self.replied_ms[reply.token] = self.timer_ms
 
     def advance(self, delay_ms: int) -> None:
         """Let time pass; everything happens at its deadline."""
@@ -119,10 +121,14 @@ class World:
         self.waiting.clear()
         self.run(self.shard.load([record for record in map(decode_pair, self.log) if record], self.now))
 
+    def new_token(self) -> int:
+        self.last_token += 1
+        return self.last_token
+
     # What clients ask ---------------------------------------------------------------------------------------------
 
     def send_join(self, member_id: str = "", *, fail: ErrorCode | None = None, **fields: Any) -> int:
-        token = next(self.tokens)
+        token = self.new_token()
         values: dict[str, Any] = {
             "group_id": GROUP,
             "member_id": member_id,
@@ -158,7 +164,7 @@ class World:
         fail: ErrorCode | None = None,
         **fields: Any,
     ) -> int:
-        token = next(self.tokens)
+        token = self.new_token()
         values = {"group_id": GROUP, **fields}
         command = SyncGroup(member_id=member_id, generation_id=generation_id, assignments=assignments or {}, **values)
         self.run(self.shard.sync(command, token, self.now), fail)
@@ -170,22 +176,25 @@ class World:
         return reply
 
     def heartbeat(self, member_id: str, generation_id: int, **fields: Any) -> ErrorCode:
-        token = next(self.tokens)
+        token = self.new_token()
         values = {"group_id": GROUP, **fields}
         command = Heartbeat(member_id=member_id, generation_id=generation_id, **values)
         self.run(self.shard.heartbeat(command, token, self.now))
         code: ErrorCode = self.replies[token].error_code
         return code
 
-    def leave(self, *members: LeavingMember | str, group_id: str = GROUP) -> list[ErrorCode]:
-        token = next(self.tokens)
+    def send_leave(self, *members: LeavingMember | str, group_id: str = GROUP, fail: ErrorCode | None = None) -> int:
+        token = self.new_token()
         leaving = tuple(LeavingMember(member) if isinstance(member, str) else member for member in members)
-        self.run(self.shard.leave(LeaveGroup(group_id=group_id, members=leaving), token, self.now))
-        reply = self.replies[token]
+        self.run(self.shard.leave(LeaveGroup(group_id=group_id, members=leaving), token, self.now), fail)
+        return token
+
+    def leave(self, *members: LeavingMember | str, group_id: str = GROUP) -> list[ErrorCode]:
+        reply = self.replies[self.send_leave(*members, group_id=group_id)]
         return [reply.error_code] if not reply.members else [member.error_code for member in reply.members]
 
     def send_commit(self, offset: int = 1, *, fail: ErrorCode | None = None, **fields: Any) -> int:
-        token = next(self.tokens)
+        token = self.new_token()
         partitions = (PartitionCommit(fields.pop("partition", 0), Offset(offset), metadata=fields.pop("metadata", "")),)
         topics = (TopicCommit(fields.pop("topic", "t"), partitions),)
         values = {"group_id": GROUP, "topics": topics, "version": 8, **fields}
@@ -197,14 +206,14 @@ class World:
         return code
 
     def offset(self, topic: str = "t", partition: int = 0, group_id: str = GROUP, **fields: Any) -> int:
-        token = next(self.tokens)
+        token = self.new_token()
         topics = (TopicPartitions(topic, (partition,), **fields),)
         self.run(self.shard.fetch_offsets(FetchOffsets(group_id=group_id, topics=topics), token))
         offset: int = self.replies[token].topics[0].partitions[0].offset
         return offset
 
     def delete_offsets(self, topic: str = "t", partition: int = 0) -> ErrorCode:
-        token = next(self.tokens)
+        token = self.new_token()
         command = DeleteOffsets(group_id=GROUP, topics=(TopicPartitions(topic, (partition,)),))
         self.run(self.shard.delete_offsets(command, token))
         reply = self.replies[token]
@@ -212,7 +221,7 @@ class World:
         return code
 
     def delete_group(self, group_id: str = GROUP) -> ErrorCode:
-        token = next(self.tokens)
+        token = self.new_token()
         self.run(self.shard.delete_groups(DeleteGroups(group_ids=(group_id,)), token))
         code: ErrorCode = self.replies[token].groups[0].error_code
         return code

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.base.errors import ErrorCode
-from penstock.coordinator.group.commands import LeaveGroup, LeavingMember, Protocol
-from penstock.coordinator.group.decision import Decision
+from penstock.coordinator.group.commands import LeavingMember, Protocol
+from penstock.coordinator.group.records import OffsetCommitted
 from penstock.coordinator.group.replies import JoinReply, SyncReply
 from penstock.coordinator.group.states import GroupState
 
@@ -33,11 +33,12 @@ class Client:
     def __init__(self, instance_id: str | None, version: int) -> None:
         self.instance_id = instance_id
         self.version = version
-        self.topics = ("t",)
+        self.topics: tuple[str, ...] = ("t",)
         self.member_id = ""
         self.generation = -1
         self.wants = "join"  # join, sync, run; or nothing more: fenced, gone
         self.token: int | None = None  # What it waits for.
+        self.asked = 0  # Its last token, whether it still waits for it or not.
         self.to_assign: dict[str, bytes] = {}
         self.owned: frozenset[int] = frozenset()
         self.left_in = -1  # Which incarnation of the coordinator it told that it leaves.
@@ -84,6 +85,7 @@ class Groups(RuleBasedStateMachine):
         self.fail: ErrorCode | None = None  # What the next append meets.
 
         self.incarnation = 0  # Of the coordinator.
+        self.first_token = 1  # That it was given.
         self.told: dict[tuple[int, int], set[tuple[str | None, str]]] = defaultdict(set)
         self.generation_told = 0  # By this incarnation.
         self.generation_synced = 0  # Ever; what was told of an assignment is stored.
@@ -102,7 +104,7 @@ class Groups(RuleBasedStateMachine):
         for number, version in enumerate(versions):
             self.clients.append(Client(f"i{number}" if number % 2 else None, version))
         if is_settled:
-            self.settle()
+            self.settle(is_flushing=True)
 
     @precondition(lambda self: len(self.clients) < CLIENTS_MAX)
     @rule(is_static=st.booleans(), version=st.sampled_from([3, 5, 9]))
@@ -119,15 +121,16 @@ class Groups(RuleBasedStateMachine):
         for client in self.clients:
             self.advance_client(client)
 
-    @rule()
-    def settle(self) -> None:
-        """A while without faults. Most that can go wrong starts from a group that works."""
+    @rule(is_flushing=st.booleans())
+    def settle(self, is_flushing: bool) -> None:
+        """A while without faults. Most that can go wrong starts from a group that works, or almost."""
         for _ in range(20):
             if self.is_settled([client for client in self.clients if not client.is_done]):
                 return
             self.world.advance(1_000)
             self.step_all()
-            self.flush()
+            if is_flushing:
+                self.flush()
             self.members_of_a_generation_hear_the_same()
 
     @rule(delay_ms=delays, sleepers=st.sets(clients))
@@ -182,6 +185,12 @@ class Groups(RuleBasedStateMachine):
             self.retired = [*self.retired, old][-CLIENTS_MAX:]
             self.clients[number] = Client(old.instance_id, old.version)
 
+    @rule(number=clients)
+    def lose_connection(self, number: int) -> None:
+        """It does not wait any longer, and asks again."""
+        if number < len(self.clients):
+            self.clients[number].token = None
+
     @rule(number=clients, topics=st.sampled_from([("t",), ("t", "u")]))
     def subscribe(self, number: int, topics: tuple[str, ...]) -> None:
         if number < len(self.clients) and not self.clients[number].is_done and self.clients[number].token is None:
@@ -213,6 +222,7 @@ class Groups(RuleBasedStateMachine):
         world.restart()
         world.commit()  # A new leader takes what it has for committed.
         self.incarnation += 1
+        self.first_token = world.last_token + 1
         self.generation_told = 0
         static_ids = world.shard.groups[GROUP].static_ids if GROUP in world.shard.groups else {}
         everyone = self.clients + self.retired
@@ -221,7 +231,7 @@ class Groups(RuleBasedStateMachine):
             self.holders[instance_id] = next((one for one in everyone if one.member_id == seated), None)
         for client in everyone:
             client.token = None  # Its connection broke.
-            client.heard_ms = world.timer_ms
+            client.heard_ms = world.replied_ms[client.asked] = world.timer_ms
 
     # How a client goes on -----------------------------------------------------------------------------------------
 
@@ -249,7 +259,7 @@ class Groups(RuleBasedStateMachine):
                 instance_id=client.instance_id,
                 fail=self.take_fail(),
             )
-            client.heard_ms = self.world.timer_ms
+            client.asked, client.heard_ms = client.token, self.world.timer_ms
         elif client.wants == "run":
             code = self.world.heartbeat(client.member_id, client.generation, instance_id=client.instance_id)
             if code is ErrorCode.none:
@@ -266,7 +276,7 @@ class Groups(RuleBasedStateMachine):
             protocols=(Protocol("range", subscription(*client.topics, owned=owned)),),
             fail=self.take_fail(),
         )
-        client.heard_ms = self.world.timer_ms
+        client.asked, client.heard_ms = client.token, self.world.timer_ms
         if client.instance_id is not None and not client.member_id:
             self.holders[client.instance_id] = client
 
@@ -295,11 +305,7 @@ class Groups(RuleBasedStateMachine):
         self.generation_synced = max(self.generation_synced, client.generation)
 
     def leave_as(self, client: Client) -> None:
-        leaving = LeavingMember(client.member_id, client.instance_id)
-        decision: Decision = self.world.shard.leave(
-            LeaveGroup(group_id=GROUP, members=(leaving,)), -next(self.world.tokens), self.world.now
-        )
-        self.world.run(decision, self.take_fail())
+        self.world.send_leave(LeavingMember(client.member_id, client.instance_id), fail=self.take_fail())
         client.owned, client.wants, client.left_in = frozenset(), "gone", self.incarnation
 
     def commit_as(self, client: Client, partition: int) -> None:
@@ -330,8 +336,9 @@ class Groups(RuleBasedStateMachine):
         # and nobody else owns its partitions yet.
         assert client.left_in != self.incarnation, "it has left"
         assert client.generation >= self.generation_told, "its generation is over"
-        if client.token is None:
-            assert self.world.timer_ms - client.heard_ms < SESSION_MS, "its session is over"
+        if client.asked in self.world.replied_ms:  # Else it waits, or waited until its connection broke: that is fine.
+            heard_ms = max(client.heard_ms, self.world.replied_ms[client.asked])
+            assert self.world.timer_ms - heard_ms < SESSION_MS, "its session is over"
         if client.instance_id is not None:
             assert self.holders[client.instance_id] is client, "another process has its seat"
 
@@ -353,7 +360,7 @@ class Groups(RuleBasedStateMachine):
         self.commit_tokens.clear()
         for pair in reversed(self.world.log[kept:]):
             record = decode_pair(pair)
-            if hasattr(record, "offset"):
+            if isinstance(record, OffsetCommitted):
                 assert self.commits[record.partition].pop() == record.offset
 
     # What must hold -----------------------------------------------------------------------------------------------
@@ -404,10 +411,11 @@ class Groups(RuleBasedStateMachine):
             }
         parked = [token for one in members.values() for token in (one.join_token, one.sync_token) if token is not None]
         waiting = [reply.token for _, reply in self.world.waiting]
-        assert len(set(parked + waiting)) == len(parked + waiting), "a token waits twice"
-        for client in self.clients + self.retired:
-            if client.token is not None and client.token not in self.world.replies:
-                assert client.token in parked + waiting, "a token was lost"
+        kept = [token for token in (*self.world.replies, *parked, *waiting) if token >= self.first_token]
+        assert sorted(kept) == list(range(self.first_token, self.world.last_token + 1)), "a token was lost, or is twice"
+        for one in members.values():
+            assert one.join_token is None or group.state is GroupState.PREPARING_REBALANCE
+            assert one.sync_token is None or group.state is GroupState.COMPLETING_REBALANCE
 
     @invariant()
     def the_log_says_what_the_shard_knows(self) -> None:
@@ -440,4 +448,4 @@ class Groups(RuleBasedStateMachine):
 
 
 TestGroups = Groups.TestCase
-TestGroups.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestGroups.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)

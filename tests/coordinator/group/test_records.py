@@ -162,6 +162,25 @@ def test_a_count_of_members_that_cannot_be_there_is_corrupt() -> None:
         decode(GROUP_KEY, value)
 
 
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("0004000000000000002affffffff010000018bcfe56800010003010203", "topic id of 3 bytes"),
+        ("0004000000000000002affffffff000000018bcfe5680000", "null"),
+        ("0004000000000000002affffffff010000018bcfe5680041", "65 tagged fields"),
+        ("0003000000000000002affffffff7fff", "32767 bytes"),
+        ("0003000000000000002affffffff0001ff0000018bcfe56800", "cannot be read"),
+    ],
+)
+def test_damaged_offsets_are_corrupt(value: str, why: str) -> None:
+    with pytest.raises(CorruptRecord, match=why):
+        decode(OFFSET_KEY, bytes.fromhex(value))
+
+
+def test_tags_of_later_versions_are_passed_over() -> None:
+    assert decode(OFFSET_KEY, bytes.fromhex("0004000000000000002affffffff010000018bcfe568000109021234")) == committed()
+
+
 @given(st.sampled_from(AS_KAFKA_WRITES), st.data())
 def test_bytes_cut_short_or_changed_are_corrupt_or_another_record(
     written: tuple[GroupRecord, bytes, str | None], data: st.DataObject

@@ -114,6 +114,29 @@ def test_a_static_member_that_restarts_while_the_leader_assigns_rebalances() -> 
     assert world.replies[parked].error_code is ErrorCode.fenced_instance_id
 
 
+def test_a_static_member_that_restarts_before_it_asked_for_its_assignment_must_still_ask() -> None:
+    world = World()
+    tokens = [world.send_join(instance_id=instance_id) for instance_id in ("i1", "i2")]
+    world.advance_until_answered(tokens[0])
+    leader, follower = (world.replies[token].member_id for token in tokens)
+    world.sync(leader, 1, {follower: b"F"})
+    successor = world.join(instance_id="i2").member_id
+    assert world.shard.groups["g"].unsynced_ids == {successor}
+    assert world.sync(successor, 1).assignment == b"F"
+    assert world.shard.groups["g"].unsynced_ids == set()
+
+
+def test_a_seat_that_cannot_be_stored_is_refused_and_the_group_rebalances() -> None:
+    world = World()
+    (leader, _), generation = world.stable_static("i1", "i2")
+    reply = world.join(instance_id="i2", fail=ErrorCode.kafka_storage_error)
+    assert (reply.error_code, reply.member_id) == (ErrorCode.not_coordinator, "")
+    assert world.heartbeat(leader, generation, instance_id="i1") is ErrorCode.rebalance_in_progress
+    token = world.send_join(instance_id="i2")
+    world.send_join(leader, instance_id="i1")
+    assert world.replies[token].generation_id == generation + 1
+
+
 def test_a_parked_join_of_the_old_process_is_fenced() -> None:
     world = World()
     first = world.send_join(instance_id="i1")
