@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -46,22 +47,26 @@ class ExternalBroker:
 
 
 class PenstockProcess:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, config: Mapping[str, str] | None = None) -> None:
         self.data = directory / "data"
+        self._config_path = directory / "server.properties"
+        self._config_path.write_text("".join(f"{key}={value}\n" for key, value in (config or {}).items()))
         self._stderr_path = directory / "stderr"
-        self._port = free_port()
-        self.bootstrap = f"{HOST}:{self._port}"
+        self.port = free_port()
+        self.bootstrap = f"{HOST}:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
 
     def start(self) -> None:
         command = [sys.executable, "-m", "penstock.cli.main", "serve"]
         command += ["--listen", self.bootstrap, "--data", str(self.data)]
-        with self._stderr_path.open("wb") as stderr:
+        command += ["--config", str(self._config_path)]
+        self._stopped = False
+        with self._stderr_path.open("ab") as stderr:
             # uvloop and typer look at nothing here; a fixed width keeps rich from folding what it logs.
             env = {**os.environ, "COLUMNS": "200"}
             self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env=env)
-        if not wait_until_open(self._port, lambda: self._exit_code() is None, START_S_MAX):
+        if not wait_until_open(self.port, lambda: self._exit_code() is None, START_S_MAX):
             self.kill()
             raise RuntimeError(f"Penstock did not start to listen on {self.bootstrap}:\n{self.stderr()}")
 
@@ -87,6 +92,7 @@ class PenstockProcess:
         assert "Traceback" not in self.stderr(), f"Penstock printed a traceback:\n{self.stderr(bytes_max=20_000)}"
 
     def kill(self) -> None:
+        self._stopped = True
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

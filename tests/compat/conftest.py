@@ -15,6 +15,12 @@ from .missing_parts import MISSING, skip_when_missing
 TEST_S_MAX = 900  # The first test of a client fetches and builds it, and runs all its jobs.
 RECORD_COUNT = int(os.environ.get("PENSTOCK_COMPAT_RECORDS", "100000"))  # Per client, over all its codecs.
 
+GROUP_CONFIG = {
+    "group.initial.rebalance.delay.ms": "100",
+    "group.min.session.timeout.ms": "1000",
+    "offsets.topic.num.partitions": "2",  # The tests read all of it.
+}
+
 _HERE = Path(__file__).parent
 
 
@@ -45,6 +51,21 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield ExternalBroker(bootstrap)
         return
     process = PenstockProcess(tmp_path_factory.mktemp("penstock"))
+    process.start()
+    try:
+        yield process
+        process.stop()
+    finally:
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def group_broker(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One whose groups do not wait for anybody, and whose members may be declared dead soon."""
+    if not isinstance(broker, PenstockProcess):
+        yield broker
+        return
+    process = PenstockProcess(tmp_path_factory.mktemp("penstock-groups"), GROUP_CONFIG)
     process.start()
     try:
         yield process

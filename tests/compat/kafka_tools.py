@@ -1,5 +1,6 @@
 """Kafka's command-line tools, run for real, all in one JVM (clients/java/src/ToolServer.java)."""
 
+import copy
 import struct
 import subprocess
 from typing import IO, NamedTuple
@@ -11,6 +12,11 @@ CONFIGS = "kafka.admin.ConfigCommand"
 GET_OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
+VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
+PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
 DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
 
 
@@ -28,6 +34,12 @@ class KafkaTools:
     def run(self, tool: str, *arguments: str) -> ToolResult:
         """A tool that talks to the broker."""
         return self.run_offline(tool, "--bootstrap-server", self._bootstrap, *arguments)
+
+    def against(self, bootstrap: str) -> "KafkaTools":
+        """The same tools in the same JVM, for another broker."""
+        other = copy.copy(self)
+        other._bootstrap = bootstrap
+        return other
 
     def output(self, tool: str, *arguments: str) -> str:
         """What it printed, once it has ended well."""

@@ -33,6 +33,8 @@ transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+offsets.topic.num.partitions=2
 auto.create.topics.enable=false
 """
 

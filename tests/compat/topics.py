@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 READY_S_MAX = 30
@@ -48,3 +48,23 @@ def produce_numbers(bootstrap: str, topic: str, *, partition: int, count: int) -
         producer.produce(topic, value=str(i).encode(), partition=partition, timestamp=timestamp_ms)
     unsent = producer.flush(30)
     assert not unsent, f"{unsent} records were not acknowledged"
+
+
+def read_values(bootstrap: str, topic: str, partition: int) -> list[bytes]:
+    """Of every record from the first to the last, in the order of the log."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "not-used", "enable.partition.eof": True})
+    values: list[bytes] = []
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        while True:
+            message = consumer.poll(READY_S_MAX)
+            assert message is not None, f"{topic}-{partition} has no end"
+            error = message.error()
+            if error is None:
+                values.append(message.value())
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return values
+            else:
+                raise KafkaException(error)
+    finally:
+        consumer.close()

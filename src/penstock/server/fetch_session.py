@@ -40,6 +40,7 @@ class FetchSession:
     session_id: int
     epoch: int = 1  # What the next fetch must carry.
     used_at_s: float = 0.0
+    by_id: bool = False  # How its topics are named: a client that changes that has to begin anew.
     # In order of service. A partition that had records goes to the end, so that no other starves behind it.
     partitions: dict[tuple[str | UUID, int], SessionPartition] = field(default_factory=dict)
 

@@ -2,12 +2,16 @@
 
 import hashlib
 import shutil
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 REPO_ROOT = Path(__file__).resolve().parents[3]
 CLIENTS = Path(__file__).resolve().parents[1] / "clients"
 CACHE = REPO_ROOT / ".cache" / "compat"
+
+
+_BUILDING = threading.RLock()  # Tests may ask from several threads; a build may need another part first.
 
 
 class PartMissing(Exception):
@@ -21,11 +25,12 @@ def cached(name: str, inputs: Iterable[Path | str], build: Callable[[Path], None
         digest.update(part.read_bytes() if isinstance(part, Path) else part.encode())
         digest.update(b"\0")
     target = CACHE / f"{name}-{digest.hexdigest()[:16]}"
-    if not target.exists():
-        unfinished = target.with_name(target.name + ".unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        build(unfinished)
-        # Only a finished build gets the name, so a build that was interrupted is never taken for one.
-        unfinished.rename(target)
+    with _BUILDING:
+        if not target.exists():
+            unfinished = target.with_name(target.name + ".unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            build(unfinished)
+            # Only a finished build gets the name, so a build that was interrupted is never taken for one.
+            unfinished.rename(target)
     return target

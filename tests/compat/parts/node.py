@@ -27,7 +27,7 @@ def node() -> tuple[str, list[str]]:
 
 
 @cache
-def kafkajs_program() -> tuple[str, ...]:
+def kafkajs_program(script: str = "client.js") -> tuple[str, ...]:
     program, npm = node()
     sources = sorted(_PROJECT.glob("*.js"))
 
@@ -38,4 +38,4 @@ def kafkajs_program() -> tuple[str, ...]:
         run([*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=target)
 
     folder = cached("kafkajs", [*(_PROJECT / name for name in _LOCKED), *sources], install)
-    return (program, str(folder / "client.js"))
+    return (program, str(folder / script))

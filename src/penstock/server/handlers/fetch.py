@@ -61,12 +61,16 @@ def _resolve(context: Context, version: int, request: Struct) -> tuple[FetchSess
         sessions.close(request.session_id)
         session = sessions.open(now_s) if wanted else None
         if session is not None:
+            session.by_id = by_id
             try:
                 sessions.update(session, wanted)
             except Refused:
                 session = None
         return session, wanted
     session = sessions.resume(request.session_id, epoch, now_s)
+    if session.by_id is not by_id:
+        sessions.close(request.session_id)
+        raise Refused(ErrorCode.fetch_session_topic_id_error)
     forgotten = [
         (topic.topic_id if by_id else topic.topic, partition)
         for topic in request.forgotten_topics_data

@@ -18,6 +18,17 @@ class AiokafkaClient:
     def topics(self) -> dict[str, int]:
         return asyncio.run(self._topics())
 
+    def number(self, topic: str, partition_count: int, values: list[bytes]) -> None:
+        asyncio.run(self._number(topic, partition_count, values))
+
+    async def _number(self, topic: str, partition_count: int, values: list[bytes]) -> None:
+        async with AIOKafkaProducer(bootstrap_servers=job_loop.bootstrap(), enable_idempotence=True) as producer:
+            sent = [
+                await producer.send(topic, partition=i % partition_count, value=value) for i, value in enumerate(values)
+            ]
+            await producer.flush()
+            await asyncio.gather(*sent)
+
     async def _produce(self, topic: str, codec: str, records: list[Record]) -> None:
         async with AIOKafkaProducer(
             bootstrap_servers=job_loop.bootstrap(),

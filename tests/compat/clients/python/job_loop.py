@@ -5,6 +5,8 @@ A job file has one job per line, tab-separated:
     produce  TOPIC  CODEC  RECORD_FILE          codec: none gzip snappy lz4 zstd
     consume  TOPIC  PARTITION_COUNT  RECORD_FILE
     list     TEXT_FILE                          one "topic<TAB>partition count" line per topic
+    number   TOPIC  COUNT  PARTITION_COUNT      record i to partition i % PARTITION_COUNT, its value "i" and blanks up
+                                                to 1,000 bytes, idempotent (not all clients)
 
 and the program prints one line per job, "ok" or "FAILED reason", and goes on with the next one.
 Many jobs share one process because starting a client costs more than most of its work.
@@ -30,6 +32,9 @@ class Client(Protocol):
 
     def topics(self) -> dict[str, int]:
         """Partition count by topic."""
+
+    def number(self, topic: str, partition_count: int, values: list[bytes]) -> None:
+        """Write idempotently, everything else at the client's defaults, and return when all is acknowledged."""
 
 
 def run(client: Client) -> None:
@@ -57,5 +62,8 @@ def _run_job(client: Client, verb: str, *arguments: str) -> None:
     elif verb == "list":
         lines = [f"{topic}\t{count}\n" for topic, count in sorted(client.topics().items())]
         Path(arguments[0]).write_text("".join(lines))
+    elif verb == "number":
+        topic, count, partition_count = arguments
+        client.number(topic, int(partition_count), [b"%-1000d" % i for i in range(int(count))])
     else:
         raise ValueError(f"no such job: {verb}")

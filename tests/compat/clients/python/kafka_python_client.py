@@ -31,6 +31,15 @@ class KafkaPythonClient:
             future.get(0)
         producer.close(10)
 
+    def number(self, topic: str, partition_count: int, values: list[bytes]) -> None:
+        # Idempotent by default. The backoff doubles with every connection that is cut.
+        producer = KafkaProducer(bootstrap_servers=job_loop.bootstrap(), reconnect_backoff_max_ms=200)
+        sent = [producer.send(topic, partition=i % partition_count, value=value) for i, value in enumerate(values)]
+        producer.flush(60)
+        for future in sent:
+            future.get(0)
+        producer.close(10)
+
     def consume(self, topic: str, partition_count: int) -> list[Record]:
         consumer = KafkaConsumer(
             bootstrap_servers=job_loop.bootstrap(), group_id=None, enable_auto_commit=False, auto_offset_reset="none"

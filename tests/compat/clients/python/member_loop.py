@@ -10,8 +10,8 @@ It reads, commits what it read, and tells of it in JSON lines on stdout, each wi
     holding                                     has read without a commit, as told, and now waits
     left
 
-It takes lines on stdin: `hold` (read once more, do not commit, wait), `commit` (what was held, then go on), `leave`. When
-stdin ends, so does the program, so that no member outlives the test.
+It takes lines on stdin: `hold` (read once more, do not commit, wait), `commit` (what was held, then go on), `leave`.
+When stdin ends, so does the program, so that no member outlives the test.
 """
 
 import json
@@ -46,7 +46,7 @@ class Story:
 
     def __init__(self) -> None:
         self.generation = -1
-        self._owned: set[int] = set()
+        self.owned: set[int] = set()
         self._lock = threading.Lock()
 
     def tell(self, event: str, **facts: object) -> None:
@@ -57,11 +57,11 @@ class Story:
     def assigned(self, partitions: set[int], *, generation: int, member: str) -> None:
         """`partitions` are added to those it has: eager clients have given up all of them before."""
         self.generation = generation
-        self._owned |= partitions
-        self.tell("assigned", generation=generation, member=member, partitions=sorted(self._owned))
+        self.owned |= partitions
+        self.tell("assigned", generation=generation, member=member, partitions=sorted(self.owned))
 
     def revoked(self, partitions: set[int]) -> None:
-        self._owned -= partitions
+        self.owned -= partitions
         self.tell("revoked", partitions=sorted(partitions))
 
     def records(self, records: Records) -> None:
@@ -88,18 +88,13 @@ def commands() -> "queue.Queue[str]":
     return found
 
 
-def positions(records: Records) -> Offsets:
-    """The offsets to commit after these records."""
-    return {partition: offset + 1 for partition, offset, _ in records}
-
-
 def run(member: Member, story: Story) -> None:
     told = commands()
-    shall_hold = False
-    held: Offsets | None = None
+    shall_hold = is_holding = False
+    unsaved: Offsets = {}  # Read, not committed yet; a commit that was refused is tried again while it still owns them.
     while True:
         try:
-            command = told.get(timeout=POLL_S) if held is not None else told.get_nowait()
+            command = told.get(timeout=POLL_S) if is_holding else told.get_nowait()
         except queue.Empty:
             command = ""
         if command == "leave":
@@ -108,26 +103,29 @@ def run(member: Member, story: Story) -> None:
             return
         if command == "hold":
             shall_hold = True
-        if command == "commit" and held is not None:
-            _commit(member, story, held)
-            held = None
-        if held is not None:
+        if command == "commit":
+            is_holding = False
+            unsaved = _commit(member, story, unsaved)
+        if is_holding:
             continue
         records = member.poll()
-        if not records:
-            continue
-        story.records(records)
-        if shall_hold:
-            shall_hold, held = False, positions(records)
+        unsaved = {partition: offset for partition, offset in unsaved.items() if partition in story.owned}
+        if records:
+            story.records(records)
+            unsaved |= {partition: offset + 1 for partition, offset, _ in records}
+        if records and shall_hold:
+            shall_hold, is_holding = False, True
             story.tell("holding")
-        else:
-            _commit(member, story, positions(records))
+        elif unsaved:
+            unsaved = _commit(member, story, unsaved)
 
 
-def _commit(member: Member, story: Story, offsets: Offsets) -> None:
+def _commit(member: Member, story: Story, offsets: Offsets) -> Offsets:
+    """What is still to be committed."""
     try:
         member.commit(offsets)
     except Exception as error:  # Whatever it is, the test decides whether it had to be.
         story.refused(offsets, error)
-    else:
-        story.committed(offsets)
+        return offsets
+    story.committed(offsets)
+    return {}

@@ -41,6 +41,7 @@ public final class ClientJobs {
                     case "produce" -> client.produce(job[1], job[2], Path.of(job[3]));
                     case "consume" -> client.consume(job[1], Integer.parseInt(job[2]), Path.of(job[3]));
                     case "list" -> client.list(Path.of(job[1]));
+                    case "number" -> client.number(job[1], Integer.parseInt(job[2]), Integer.parseInt(job[3]));
                     default -> throw new IllegalArgumentException("no such job: " + job[0]);
                 }
                 System.out.println("ok");
@@ -65,6 +66,23 @@ public final class ClientJobs {
             List<Future<RecordMetadata>> sent = new ArrayList<>();
             for (ProducerRecord<byte[], byte[]> record : RecordFile.read(path, topic)) {
                 sent.add(producer.send(record));
+            }
+            producer.flush();
+            for (Future<RecordMetadata> future : sent) {
+                future.get();
+            }
+        }
+    }
+
+    /** Everything at the client's defaults, which are idempotent. */
+    private void number(String topic, int recordCount, int partitionCount) throws Exception {
+        Map<String, Object> config = Map.of("bootstrap.servers", bootstrap);
+        try (KafkaProducer<byte[], byte[]> producer =
+                new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
+            List<Future<RecordMetadata>> sent = new ArrayList<>();
+            for (int i = 0; i < recordCount; i++) {
+                byte[] value = "%-1000d".formatted(i).getBytes();
+                sent.add(producer.send(new ProducerRecord<>(topic, i % partitionCount, null, value)));
             }
             producer.flush();
             for (Future<RecordMetadata> future : sent) {

@@ -34,6 +34,8 @@ public final class GroupMember implements ConsumerRebalanceListener {
     private final KafkaConsumer<String, String> consumer;
     private final Set<Integer> owned = new TreeSet<>();
     private final LinkedBlockingQueue<String> commands = new LinkedBlockingQueue<>();
+    /** Read and not committed yet; a commit that was refused is tried again while it still owns them. */
+    private final Map<Integer, Long> unsaved = new TreeMap<>();
     private int generation = -1;
 
     private GroupMember(String[] settings) {
@@ -77,52 +79,52 @@ public final class GroupMember implements ConsumerRebalanceListener {
 
     private void run() throws InterruptedException {
         boolean shallHold = false;
-        Map<TopicPartition, OffsetAndMetadata> held = null;
+        boolean isHolding = false;
         while (true) {
-            String command = held == null ? commands.poll() : commands.poll(POLL.toMillis(), TimeUnit.MILLISECONDS);
+            String command = isHolding ? commands.poll(POLL.toMillis(), TimeUnit.MILLISECONDS) : commands.poll();
             if ("leave".equals(command)) {
                 consumer.close();
                 tell("left", "");
                 return;
             }
             shallHold |= "hold".equals(command);
-            if ("commit".equals(command) && held != null) {
-                commit(held);
-                held = null;
+            if ("commit".equals(command)) {
+                isHolding = false;
+                commit();
             }
-            if (held != null) {
+            if (isHolding) {
                 continue;
             }
             ConsumerRecords<String, String> records = consumer.poll(POLL);
-            if (records.isEmpty()) {
-                continue;
+            if (!records.isEmpty()) {
+                StringBuilder told = new StringBuilder();
+                for (ConsumerRecord<String, String> record : records) {
+                    told.append(told.isEmpty() ? "" : ",").append(
+                            "[%d,%d,\"%s\"]".formatted(record.partition(), record.offset(), record.value()));
+                    unsaved.put(record.partition(), record.offset() + 1);
+                }
+                tell("records", ",\"generation\":%d,\"records\":[%s]".formatted(generation, told));
             }
-            Map<TopicPartition, OffsetAndMetadata> positions = new TreeMap<>(
-                    (a, b) -> Integer.compare(a.partition(), b.partition()));
-            StringBuilder told = new StringBuilder();
-            for (ConsumerRecord<String, String> record : records) {
-                told.append(told.isEmpty() ? "" : ",").append(
-                        "[%d,%d,\"%s\"]".formatted(record.partition(), record.offset(), record.value()));
-                positions.put(new TopicPartition(topic, record.partition()), new OffsetAndMetadata(record.offset() + 1));
-            }
-            tell("records", ",\"generation\":%d,\"records\":[%s]".formatted(generation, told));
-            if (shallHold) {
+            if (shallHold && !records.isEmpty()) {
                 shallHold = false;
-                held = positions;
+                isHolding = true;
                 tell("holding", "");
-            } else {
-                commit(positions);
+            } else if (!unsaved.isEmpty()) {
+                commit();
             }
         }
     }
 
-    private void commit(Map<TopicPartition, OffsetAndMetadata> positions) {
-        String offsets = positions.entrySet().stream()
-                .map(entry -> "\"%d\":%d".formatted(entry.getKey().partition(), entry.getValue().offset()))
+    private void commit() {
+        Map<TopicPartition, OffsetAndMetadata> positions = unsaved.entrySet().stream().collect(Collectors.toMap(
+                entry -> new TopicPartition(topic, entry.getKey()), entry -> new OffsetAndMetadata(entry.getValue())));
+        String offsets = unsaved.entrySet().stream()
+                .map(entry -> "\"%d\":%d".formatted(entry.getKey(), entry.getValue()))
                 .collect(Collectors.joining(","));
         String facts = ",\"generation\":%d,\"offsets\":{%s}".formatted(generation, offsets);
         try {
             consumer.commitSync(positions);
+            unsaved.clear();
             tell("committed", facts);
         } catch (RuntimeException error) {
             String text = error.toString().replaceAll("[\\s\"\\\\]+", " ");
@@ -142,7 +144,8 @@ public final class GroupMember implements ConsumerRebalanceListener {
     @Override
     public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
         List<Integer> gone = partitions.stream().map(TopicPartition::partition).toList();
-        gone.forEach(owned::remove);
+        owned.removeAll(gone);
+        unsaved.keySet().removeAll(gone);
         tell("revoked", ",\"partitions\":" + gone);
     }
 

@@ -1,0 +1,79 @@
+"""The broker goes and comes back under a live group: members carry on, and nothing that was committed comes again."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from .broker import Broker, PenstockProcess
+from .committed_offsets import committed
+from .conftest import GROUP_CONFIG
+from .group_member import CONFLUENT, JAVA, KAFKA_PYTHON, GroupMember, wait_until
+from .group_story import Group, open_group
+from .missing_parts import skip_when_missing
+
+COMMITS_BETWEEN = 5  # Of each member, before and after the broker was away.
+
+
+@pytest.fixture
+def process(broker: Broker, tmp_path: Path) -> Iterator[PenstockProcess]:
+    if not isinstance(broker, PenstockProcess):
+        pytest.skip("needs a broker that can be started again")
+    directory = tmp_path / "penstock"
+    directory.mkdir()
+    process = PenstockProcess(directory, GROUP_CONFIG)
+    process.start()
+    yield process
+    process.kill()
+
+
+def _wait_for_commits(group: Group, members: list[GroupMember]) -> None:
+    """Until each of them has committed some more."""
+    before = {member.name: len(member.told("committed")) for member in members}
+
+    def is_done() -> bool:
+        return all(len(member.told("committed")) >= before[member.name] + COMMITS_BETWEEN for member in members)
+
+    wait_until(is_done, lambda: "; ".join(member.describe() for member in group.members))
+
+
+def _told_committed(members: list[GroupMember]) -> dict[int, int]:
+    told: defaultdict[int, int] = defaultdict(int)
+    for member in members:
+        for event in member.told("committed"):
+            for partition, offset in event["offsets"].items():
+                told[int(partition)] = max(told[int(partition)], offset)
+    return told
+
+
+@pytest.mark.parametrize("ending", ["SIGTERM", "SIGKILL"])
+def test_members_carry_on(process: PenstockProcess, tmp_path: Path, ending: str) -> None:
+    with (
+        skip_when_missing("consumer group over a restart"),
+        open_group(process.bootstrap, tmp_path / "group", f"restart-{ending}", "range") as group,
+    ):
+        group.writer.start()
+        members = [group.join(kind) for kind in (CONFLUENT, JAVA, KAFKA_PYTHON)]
+        group.wait_until_shared_by(*members)
+        _wait_for_commits(group, members)
+        for _ in range(2):
+            if ending == "SIGTERM":
+                process.stop()
+            else:
+                process.kill()
+            promised = _told_committed(members)
+            process.start()
+            group.admin = AdminClient({"bootstrap.servers": process.bootstrap})  # The old one waits before it connects.
+            kept = committed(group.admin, group.name)
+            lost = {partition: (offset, kept.get(partition)) for partition, offset in promised.items()
+                    if kept.get(partition, -1) < offset}  # fmt: skip
+            assert not lost, f"committed offsets were lost, (told, kept): {lost}"
+            _wait_for_commits(group, members)
+        group.writer.stop()
+        group.wait_until_read()
+        for member in members:
+            member.leave()
+        group.check()
+    process.stop()
