@@ -26,7 +26,7 @@ from penstock.storage.format import (
 from penstock.storage.fs import File, FileSystem
 from penstock.storage.index import BadIndex
 from penstock.storage.log import Log
-from penstock.storage.scan import SCAN_CHUNK_BYTES, BadBatch, FoundBatch, scan_batches
+from penstock.storage.scan import SCAN_CHUNK_BYTES, BadBatch, FoundBatch, scan_batches, trusted_batches
 from penstock.storage.segment import Segment
 from penstock.storage.segment_indexes import SegmentIndexes
 from penstock.storage.swap import SOURCES_SUFFIX, finish_swaps
@@ -93,6 +93,8 @@ class _Opening:
         self.fs = fs
         self.recovery_point = recovery_point
         self.clean = clean
+        # After a clean stop only the end has to be found: a thousand logs are not read for that, only their headers.
+        self._batches = trusted_batches if clean else scan_batches
         self.distrust_cache = distrust_cache
         self.bytes_scanned = 0
         self.bytes_cut = 0
@@ -241,7 +243,7 @@ class _Opening:
         interval = self.log.config.index_interval_bytes
         while True:
             try:
-                for found in scan_batches(segment.file.read, position, file_bytes, next_offset):
+                for found in self._batches(segment.file.read, position, file_bytes, next_offset):
                     self._check(found, next_offset)
                     segment.note_scanned(found.position, found.header, interval)
                     self.bytes_scanned += found.header.size
@@ -342,7 +344,7 @@ class _Opening:
         if entry is None:
             return None
         with contextlib.suppress(BadBatch):
-            found = next(scan_batches(segment.file.read, entry[1], segment.size, segment.base_offset), None)
+            found = next(self._batches(segment.file.read, entry[1], segment.size, segment.base_offset), None)
             if found is not None and found.header.last_offset == segment.base_offset + entry[0]:
                 return found
         return None
