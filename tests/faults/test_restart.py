@@ -80,13 +80,13 @@ def test_broker_with_1000_partitions_starts_soon_and_is_small(new_broker: NewBro
         broker.kill()
         after_crash = broker.start()
         assert sum(map(len, read_all(broker.bootstrap, places).values())) == 10 * PARTITIONS
-    figures.note_starts(f"start with {PARTITIONS:,} partitions after a clean stop", starts, "< 0.5 s")
+    figures.note_starts(f"start with {PARTITIONS:,} partitions after a clean stop", starts, "< 2 s")
     figures.note(f"stop with {PARTITIONS:,} partitions", f"median {statistics.median(stop_s):.2f} s")
     figures.note_starts(f"start with {PARTITIONS:,} partitions after kill -9", [after_crash], "< 1 s")
     figures.note("memory of an empty broker", f"{empty_rss / 1e6:.0f} MB")
     figures.note(f"memory of an idle broker with {PARTITIONS:,} partitions", f"{idle_rss / 1e6:.0f} MB", "< 80 MB")
     assert idle_rss < 80e6
-    assert statistics.median(start.own_s for start in starts) < 1.0
+    assert statistics.median(start.own_s for start in starts) < 2.0  # What is promised, with 10 GB of data even.
 
 
 def _produce_to_each(bootstrap: str, places: list[tuple[str, int]]) -> None:

@@ -262,9 +262,9 @@ class Groups(RuleBasedStateMachine):
             client.asked, client.heard_ms = client.token, self.world.timer_ms
         elif client.wants == "run":
             code = self.world.heartbeat(client.member_id, client.generation, instance_id=client.instance_id)
-            if code is ErrorCode.none:
+            if code in (ErrorCode.none, ErrorCode.rebalance_in_progress):
                 client.heard_ms = self.world.timer_ms
-            else:
+            if code is not ErrorCode.none:
                 client.on_error(code)
 
     def join_as(self, client: Client) -> None:
