@@ -106,10 +106,10 @@ class ShardRunner:
         self.run(lambda now: self.shard.on_topics_deleted(names))
 
     def _carry_out(self, decision: Decision, now: Now) -> None:
-        if not decision.replies_on_commit and len(decision.records) > RECORDS_PER_BATCH_MAX:
-            for start in range(RECORDS_PER_BATCH_MAX, len(decision.records), RECORDS_PER_BATCH_MAX):
-                self._carry_out(Decision(records=decision.records[start : start + RECORDS_PER_BATCH_MAX]), now)
-            decision = Decision(decision.records[:RECORDS_PER_BATCH_MAX], decision.replies_now)
+        while not decision.replies_on_commit and len(decision.records) > RECORDS_PER_BATCH_MAX:
+            # In order: a group's tombstone comes after those of its offsets.
+            self._carry_out(Decision(decision.records[:RECORDS_PER_BATCH_MAX]), now)
+            decision = Decision(decision.records[RECORDS_PER_BATCH_MAX:], decision.replies_now)
         if decision.records:
             try:
                 self._append(decision.records, now)

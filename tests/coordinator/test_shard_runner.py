@@ -1,0 +1,36 @@
+"""Carrying out what the shard decides: in order, in batches that fit."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from penstock.coordinator.group import records
+from penstock.coordinator.group.decision import Decision
+from penstock.coordinator.group.records import GroupDeleted, OffsetDeleted
+from penstock.coordinator.shard_runner import RECORDS_PER_BATCH_MAX, ShardRunner
+from penstock.wire.batch import Record
+
+
+class Log:
+    """A partition that only remembers."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Record]] = []
+
+    def append_own(self, batch: list[Record]) -> None:
+        self.batches.append(batch)
+
+
+def test_a_large_decision_is_cut_into_batches_and_keeps_its_order() -> None:
+    log, applied = Log(), []
+    shard = SimpleNamespace(apply=applied.append, next_deadline_ms=None)
+    clock = SimpleNamespace(monotonic=lambda: 1.0, now_ms=lambda: 1000)
+    parts: dict[str, Any] = {"partition": log, "shard": shard, "clock": clock, "timers": None, "fs": None}
+    runner = ShardRunner(**parts)
+    runner.is_loaded = True
+    decided = [OffsetDeleted(group_id="g", topic="t", partition=n) for n in range(RECORDS_PER_BATCH_MAX * 2)]
+    decided.append(GroupDeleted(group_id="g"))
+    runner.run(lambda now: Decision(records=list(decided)))
+    assert applied == decided
+    assert [len(batch) for batch in log.batches] == [RECORDS_PER_BATCH_MAX, RECORDS_PER_BATCH_MAX, 1]
+    written = [records.decode(record.key, record.value) for batch in log.batches for record in batch]
+    assert written == decided
