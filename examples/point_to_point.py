@@ -14,17 +14,16 @@ from queue import Queue
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import penstock
-from penstock.client import Connection
+from penstock.client import Connection, Message
 
 WORKERS = 3
 JOBS = 30
 
 
-def work(connection: Connection, topic: str, name: str, finished: "Queue[tuple[str, bytes | None]]") -> None:
+def work(connection: Connection, topic: str, name: str, finished: "Queue[tuple[str, Message]]") -> None:
     with connection.subscribe(topic, group="workers") as jobs:
         for job in jobs:
-            print(f"{name} does {job.value!r} (partition {job.partition}, offset {job.offset})", flush=True)
-            finished.put((name, job.value))
+            finished.put((name, job))
 
 
 def main() -> None:
@@ -36,27 +35,21 @@ def main() -> None:
     admin = AdminClient({"bootstrap.servers": options.bootstrap_server})
     admin.create_topics([NewTopic(options.topic, num_partitions=WORKERS)])[options.topic].exception(10)  # There: fine.
 
-    finished: Queue[tuple[str, bytes | None]] = Queue()
-    connection = penstock.connect(options.bootstrap_server)
-    threads = [
-        threading.Thread(target=work, args=(connection, options.topic, f"worker {number}", finished))
-        for number in range(1, WORKERS + 1)
-    ]
-    for thread in threads:
-        thread.start()
-
-    receipts = [connection.publish(options.topic, f"job {number}", key=str(number)) for number in range(JOBS)]
-    for receipt in receipts:
-        receipt.result()  # Raises if the job could not be stored.
-
+    finished: Queue[tuple[str, Message]] = Queue()
     workers, jobs = set(), set()
-    while len(jobs) < JOBS:  # At least once: a job may be done twice when workers come or go.
-        worker, job = finished.get()
-        workers.add(worker)
-        jobs.add(job)
-    connection.close()  # Ends the workers' loops.
-    for thread in threads:
-        thread.join()
+    with penstock.connect(options.bootstrap_server) as connection:  # Closing it ends the workers' loops.
+        for number in range(1, WORKERS + 1):
+            threading.Thread(target=work, args=(connection, options.topic, f"worker {number}", finished)).start()
+
+        receipts = [connection.publish(options.topic, f"job {number}", key=str(number)) for number in range(JOBS)]
+        for receipt in receipts:
+            receipt.result()  # Raises if the job could not be stored.
+
+        while len(jobs) < JOBS:  # At least once: a job may be done twice when workers come or go.
+            worker, job = finished.get(timeout=60)  # Raises if no worker is left to do it.
+            print(f"{worker} did {job.value!r} (partition {job.partition}, offset {job.offset})")
+            workers.add(worker)
+            jobs.add(job.value)
     print(f"{len(jobs)} jobs done by {len(workers)} workers")
 
 

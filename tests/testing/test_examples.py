@@ -23,7 +23,7 @@ def output_of(example: str, broker: EmbeddedBroker, topic: str) -> list[str]:
 
 def test_point_to_point_does_every_job(penstock_broker: EmbeddedBroker) -> None:
     lines = output_of("point_to_point.py", penstock_broker, penstock_broker.unused_topic_name())
-    assert {line.partition("does ")[2].partition(" (")[0] for line in lines[:-1]} == {
+    assert {line.partition("did ")[2].partition(" (")[0] for line in lines[:-1]} == {
         f"b'job {number}'" for number in range(30)
     }
     assert lines[-1].startswith("30 jobs done by ")
