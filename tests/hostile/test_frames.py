@@ -116,6 +116,9 @@ def test_s2_a_frame_never_reserves_much_more_than_was_sent() -> None:
         assert reader.received(min(room, 1460)) == []
 
 
+ANY_REQUEST = framed(b"The dispatcher below looks at none.")
+
+
 class FakeTransport:
     def __init__(self) -> None:
         self.aborted = False
@@ -236,8 +239,44 @@ def test_s2_many_frames_one_after_the_other_are_not_a_stall(fake_time: FakeTime)
     assert not transport.aborted
 
 
+def test_s2_a_peer_that_sends_no_request_is_closed_after_ten_seconds(fake_time: FakeTime) -> None:
+    connection, transport = fake_time.connect()
+    fake_time.pass_s(10.0)
+    assert not transport.aborted
+    fake_time.pass_s(0.1)
+    assert transport.aborted
+    assert connection.is_closed
+
+
+def test_s2_the_time_for_the_first_request_is_a_setting() -> None:
+    fake_time = make_fake_time(penstock_first_request_timeout_ms=60_000)
+    _, transport = fake_time.connect()
+    fake_time.pass_s(60.0)
+    assert not transport.aborted
+    fake_time.pass_s(0.1)
+    assert transport.aborted
+
+
+def test_s2_a_large_first_request_may_take_longer(fake_time: FakeTime) -> None:
+    connection, transport = fake_time.connect()
+    fake_time.receive(connection, struct.pack(">i", 1 << 20))
+    for _ in range(30):
+        fake_time.receive(connection, b"x" * 5000)
+        fake_time.pass_s(1.0)
+    assert not transport.aborted
+
+
+def test_s2_ten_thousand_silent_connections_are_looked_through_quickly(fake_time: FakeTime) -> None:
+    for _ in range(10_000):
+        fake_time.connect()
+    began = time.perf_counter()
+    fake_time.pass_s(9.0)
+    assert time.perf_counter() - began < 0.1
+
+
 def test_s2_an_idle_peer_is_closed_after_its_time_and_not_before(fake_time: FakeTime) -> None:
     connection, transport = fake_time.connect()
+    fake_time.receive(connection, ANY_REQUEST)
     fake_time.pass_s(600.0)
     assert not transport.aborted
     fake_time.pass_s(0.1)
@@ -247,7 +286,8 @@ def test_s2_an_idle_peer_is_closed_after_its_time_and_not_before(fake_time: Fake
 
 def test_s2_idle_connections_stay_when_the_limit_is_off() -> None:
     fake_time = make_fake_time(connections_max_idle_ms=-1)
-    _, transport = fake_time.connect()
+    connection, transport = fake_time.connect()
+    fake_time.receive(connection, ANY_REQUEST)
     for _ in range(10):
         fake_time.pass_s(10_000.0)
     assert not transport.aborted

@@ -61,6 +61,11 @@ class BrokerConfig:
     connections_max_idle_ms: int = 600_000  # Just above the nine minutes after which clients close idle connections.
     max_connections: int = 10_000  # Below the descriptors that systemd and Docker usually grant (64 K), files included.
     max_connections_per_ip: int = INT_MAX  # Many clients can sit behind one address, so the owner decides.
+    max_connection_creation_rate: int = INT_MAX  # As Kafka: after an outage everyone comes back at once.
+    # Every client sends its first request at once, and whoever is closed before it has lost nothing.
+    penstock_first_request_timeout_ms: int = 10_000
+    quota_window_num: int = 11  # Kafka's: quotas look at the last ten seconds and the current one.
+    quota_window_size_seconds: int = 1
     queued_max_request_bytes: int = 512 << 20  # Requests being worked on: five of the largest fit.
     max_incremental_fetch_session_cache_slots: int = 1000
     fetch_max_bytes: int = 55 << 20  # Kafka's: 5 MiB more than a consumer asks for by default.
@@ -252,6 +257,11 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
             "How often the point from which recovery would start is written.",
         ),
         _key("log.retention.check.interval.ms", long(1), "How often retention looks for segments to delete."),
+        _key(
+            "max.connection.creation.rate",
+            integer(1),
+            "Connections that the broker takes up in a second; those above it wait. Each address can have a rate, too.",
+        ),
         _key("max.connections", integer(1), "Connections that the broker accepts."),
         _key("max.connections.per.ip", integer(1), "Connections that the broker accepts from one address."),
         _key(
@@ -268,6 +278,11 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
         _key("offsets.topic.num.partitions", integer(1, 10_000), "Partitions of __consumer_offsets, when it is made."),
         _key("offsets.topic.replication.factor", integer(1, 32_767), "Replicas of __consumer_offsets, at the most."),
         _key(
+            "penstock.first.request.timeout.ms",
+            long(1000),
+            "How long a new connection may take to send its first request.",
+        ),
+        _key(
             "producer.id.expiration.check.interval.ms", integer(1), "How often idempotent producers are looked through."
         ),
         _key("producer.id.expiration.ms", integer(1), "How long a silent idempotent producer is remembered."),
@@ -276,6 +291,8 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
             long(1024),
             "Bytes of requests being worked on, above which the broker stops reading from its sockets.",
         ),
+        _key("quota.window.num", integer(1, 1000), "Windows of time over which the rates of quotas are averaged."),
+        _key("quota.window.size.seconds", integer(1, 3600), "How long one of these windows is."),
         _key("socket.request.max.bytes", integer(1024), "The largest request that the broker receives."),
     )
 )
@@ -286,6 +303,7 @@ DYNAMIC_BROKER_CONFIGS = frozenset(
         "auto.create.topics.enable",
         "default.replication.factor",
         "delete.topic.enable",
+        "max.connection.creation.rate",
         "num.partitions",
         *(key.synonym for key in TOPIC_CONFIGS.values() if key.synonym is not None and key.refused is None),
     }

@@ -74,7 +74,6 @@ _REFUSED = {
     "authorizer.class.name": "ACLs are not enforced yet, and the broker would be open to all",
     "create.topic.policy.class.name": "classes are not loaded by name",
     "max.connections.per.ip.overrides": "only one limit for all addresses is enforced",
-    "max.connection.creation.rate": "the rate of new connections is not limited yet",
     "principal.builder.class": "classes are not loaded by name",
     "security.inter.broker.protocol": "TLS and SASL are not served yet",
     "super.users": "ACLs are not enforced yet, and the broker would be open to all",
@@ -83,8 +82,7 @@ _REFUSED = {
 _REFUSED_PREFIXES = {
     "delegation.token.": "delegation tokens are not served yet",
     "listener.name.": "TLS and SASL are not served yet",
-    "quota.": "quotas are not enforced yet",
-    "controller.quota.": "quotas are not enforced yet",
+    "controller.quota.": "the rate of changes to topics is not limited",
     "remote.log.": "tiered storage to object stores is not planned",
     "sasl.": "TLS and SASL are not served yet",
     "security.providers": "classes are not loaded by name",

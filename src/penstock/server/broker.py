@@ -90,6 +90,7 @@ class Broker:
         self.logs.start()
         await self._store.start()
         self.metadata.subscribe(self.partitions.apply)
+        self.metadata.subscribe(self.listener.rates.apply)
         await self.metadata.start()
         self._groups.start()
         self.logs.start_loops()

@@ -124,7 +124,11 @@ class Connection(asyncio.BufferedProtocol):
         self._progress_at = 0.0
         self.is_closed = False
         self.is_held = False  # A request is not done with its first part; those behind it must not overtake it.
+        self._unmuting: asyncio.TimerHandle | None = None  # Set while the peer is muted, until `_muted_until`.
+        self._muted_until = 0.0
+        self._has_asked = False  # A whole request has come.
         self.peer = "?"
+        self.served_since = 0.0  # Loop time; the first request is due soon after.
         self.active_at = 0.0  # Loop time of the last received byte.
 
     # asyncio's side
@@ -135,12 +139,16 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         peername = transport.get_extra_info("peername")
         self.peer = f"{peername[0]}:{peername[1]}" if peername else "?"
-        self.active_at = self._listener.now()
+        self.served_since = self.active_at = self._listener.now()
         if not self._listener.on_connected(self):
             self.close("too many connections")
+            return
+        self._listener.admit(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         self._note_stuck(-self._stuck_bytes)
         self._note_receiving(0)
         self._listener.unsent_bytes -= self._unsent_bytes
@@ -191,6 +199,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_work_due = False
         self._is_flush_due = True  # Below, once for all requests that came together.
         received = self._received
+        if received:
+            self._has_asked = True
         turn_end = self._unsent_bytes + TURN_BYTES
         try:
             for _ in range(TURN_REQUESTS_MAX):
@@ -216,6 +226,7 @@ class Connection(asyncio.BufferedProtocol):
             and self._unsent_bytes < WRITE_BUFFER_BYTES
             and not self._is_writing_paused
             and not self.is_held
+            and self._unmuting is None
             and not self._listener.is_over_budget
         )
 
@@ -253,6 +264,11 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         return not self._replies
+
+    @property
+    def is_waiting_for_first_request(self) -> bool:
+        """Nothing has come, or next to nothing: a large first request may take its time (see `stalled_s`)."""
+        return not self._has_asked and self._unmuting is None and self._frames.progress[1] < FRAME_PROGRESS_BYTES
 
     def open_reply(self, correlation_id: int, is_flexible: bool, frame_bytes: int) -> Reply:
         reply = Reply(self, correlation_id, is_flexible, frame_bytes)
@@ -299,6 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         is_full = (
             self._is_writing_paused
             or self.is_held
+            or self._unmuting is not None
             or len(self._replies) >= REQUESTS_OPEN_MAX
             or self._unsent_bytes >= WRITE_BUFFER_BYTES
         )
@@ -323,6 +340,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def release(self) -> None:
         self.is_held = False
+        self._update_reading()
+
+    def mute(self, delay_s: float) -> None:
+        """Take no further request for so long; replies still leave."""
+        until = self._listener.now() + delay_s
+        if self.is_closed or until <= self._muted_until:
+            return
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+        self._muted_until = until
+        self._unmuting = asyncio.get_running_loop().call_later(delay_s, self._unmute)
+        self._update_reading()
+
+    def _unmute(self) -> None:
+        self._unmuting = None
+        self.served_since = self._listener.now()
         self._update_reading()
 
     def on_budget_freed(self) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from penstock.base.config import BrokerConfig
 from penstock.base.logging import get_logger
 from penstock.server.connection import Connection
+from penstock.server.connection_rates import ConnectionRates
 from penstock.server.dispatch import Dispatcher
 from penstock.server.network import Listener, Network
 from penstock.wire.framing import RECEIVE_BYTES
@@ -28,6 +29,7 @@ class ConnectionListener:
         self.unsent_bytes = 0  # Of replies that are ready, or that their peers do not read.
         self.dispatch = dispatcher.dispatch
         self.port = config.port
+        self.rates = ConnectionRates(config)
         self._config = config
         self._network = network
         self._connections: dict[Connection, None] = {}  # A dict for its order, which simulation must be able to repeat.
@@ -70,6 +72,15 @@ class ConnectionListener:
             len(self._connections) <= self._config.max_connections
             and self._per_ip[connection.ip] <= self._config.max_connections_per_ip
         )
+
+    def admit(self, connection: Connection) -> None:
+        """Serve a new connection at once, or later, or not at all if too many have come of late."""
+        admission = self.rates.on_connection(connection.ip, self.now())
+        if admission.hold_s > 0:
+            connection.mute(admission.hold_s)
+            if admission.is_refused:
+                loop = asyncio.get_running_loop()
+                loop.call_later(admission.hold_s, connection.close, "too many connections from its address of late")
 
     def note_bad_peer(self, peer: str, reason: str) -> None:
         """Tell the operator why a peer was dropped, but let no peer fill the log."""
@@ -121,6 +132,7 @@ class ConnectionListener:
         now = self.now()
         idle_ms = self._config.connections_max_idle_ms
         idle_s = float("inf") if idle_ms < 0 else idle_ms / 1000
+        first_request_s = self._config.penstock_first_request_timeout_ms / 1000
         for connection in list(self._connections):
             silent_s = now - connection.active_at
             if connection.is_closed:
@@ -130,3 +142,5 @@ class ConnectionListener:
                 connection.close("stalled inside a frame")
             elif silent_s > idle_s and connection.is_idle:
                 connection.close("idle for too long")
+            elif now - connection.served_since > first_request_s and connection.is_waiting_for_first_request:
+                connection.close("has not sent a request")

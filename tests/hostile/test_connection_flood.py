@@ -1,0 +1,78 @@
+"""S2, S18: floods of connections against limits that an owner has set, and connections that never say anything."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from penstock.wire.codec import Struct
+
+from .broker_process import HOST, BrokerProcess
+from .client import Client, framed, request_frame
+from .latency import check_others_unaffected
+
+HELLO = framed(request_frame(18, 0, Struct()))
+
+
+@contextmanager
+def broker_with(directory: Path, **properties: str) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(directory, **properties)
+    process.start()
+    try:
+        yield process
+        process.stop()
+    finally:
+        process.kill()
+
+
+def answered_count(peers: list[socket.socket]) -> int:
+    count = 0
+    for peer in peers:
+        peer.setblocking(False)
+        with suppress(BlockingIOError):
+            count += bool(peer.recv(10_000, socket.MSG_PEEK))
+    return count
+
+
+def test_s18_connections_above_the_rate_wait_for_their_turn(tmp_path: Path) -> None:
+    with broker_with(tmp_path, max_connection_creation_rate="40") as broker, ExitStack() as stack:
+        with Client(broker.port) as client:
+            assert client.create_topic("t") == 0
+        began = time.monotonic()
+        peers = [stack.enter_context(socket.create_connection((HOST, broker.port))) for _ in range(520)]
+        for peer in peers:
+            peer.sendall(HELLO)
+        time.sleep(0.5)
+        early, early_s = answered_count(peers), time.monotonic() - began
+        assert 380 <= early <= 40 * (11 + early_s) + 1
+        time.sleep(2.0)
+        late, late_s = answered_count(peers), time.monotonic() - began
+        assert early + 40 <= late <= 40 * (11 + late_s) + 1
+
+
+def test_s18_a_flood_above_the_rate_does_not_slow_those_who_are_connected(tmp_path: Path) -> None:
+    with broker_with(tmp_path, max_connection_creation_rate="1000") as broker:
+        with Client(broker.port) as client:
+            assert client.create_topic("t") == 0
+
+        def attack() -> None:
+            """20,000 a minute, each of which asks something."""
+            began = time.monotonic()
+            for number in range(500):
+                with socket.create_connection((HOST, broker.port), timeout=10) as peer:
+                    peer.sendall(HELLO)
+                time.sleep(max(0.0, began + (number + 1) * 60 / 20_000 - time.monotonic()))
+
+        check_others_unaffected(broker, "t", attack)
+
+
+def test_s2_a_connection_that_never_asks_is_closed_and_one_that_has_asked_is_kept(tmp_path: Path) -> None:
+    with broker_with(tmp_path, penstock_first_request_timeout_ms="1000") as broker, ExitStack() as stack:
+        asked = stack.enter_context(Client(broker.port))
+        assert asked.ask(18, 0).error_code == 0
+        silent = [stack.enter_context(Client(broker.port)) for _ in range(1000)]
+        began = time.monotonic()
+        assert all(client.is_closed_by_broker() for client in silent)
+        assert 1.0 <= time.monotonic() - began + 0.5 < 5.0
+        assert asked.ask(18, 0).error_code == 0
