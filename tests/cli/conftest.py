@@ -1,11 +1,13 @@
-"""A real broker in its own process on a free port, and the command line against it."""
+"""The command line against a real broker: one inside this process, or where it is the subject, one of its own."""
 
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from penstock.cli.main import main
+from penstock.testing import EmbeddedBroker
+from penstock.testing.plugin import penstock_broker
+
+__all__ = ["penstock_broker"]
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 TIMEOUT_S = 30
@@ -92,8 +98,40 @@ def stop_broker(broker: Broker, number: signal.Signals = signal.SIGTERM) -> tupl
     return broker.process.returncode, _log_of(broker.data).read_text()
 
 
+def on_a_terminal(*arguments: str) -> bytes:
+    """What the command shows on a terminal, where stdin is not one."""
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "160"}  # Wide enough that no table is folded.
+    process = subprocess.Popen([*PENSTOCK, *arguments], stdout=follower, stderr=subprocess.DEVNULL, env=environment)
+    os.close(follower)
+    shown = b""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            chunk = os.read(leader, 4096)
+        except OSError:  # Linux: the last writer has closed its end.
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(leader)
+    process.wait(TIMEOUT_S)
+    return shown
+
+
+@pytest.fixture(scope="session")
+def penstock_settings() -> dict[str, Any]:
+    return {"penstock.durability": "fsync"}  # As `penstock serve` has it: the commands speak of it.
+
+
+@pytest.fixture(scope="session")
+def address(penstock_broker: EmbeddedBroker) -> str:
+    return penstock_broker.bootstrap_servers
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One that `penstock serve` runs."""
     broker = start_broker(tmp_path_factory.mktemp("broker") / "data")
     # A broker that serves nothing should cost one failure, not the patience of every test.
     ready = run_penstock("topics", "create", "ready", "-b", broker.address)
@@ -103,9 +141,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def penstock(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def penstock(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Runs a command against the broker, inside this process: a new one takes half a second to import the clients."""
-    monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVER", broker.address)
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVER", address)
 
     def run(*arguments: str | Path, stdin: str | bytes = b"") -> Result:
         files = [tmp_path / f".{name}" for name in ("stdin", "stdout", "stderr")]

@@ -1,25 +1,22 @@
-import os
-import pty
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from datetime import datetime
 
 import pytest
 
-from .conftest import PENSTOCK, TIMEOUT_S, Broker, Result, run_penstock
+from .conftest import PENSTOCK, TIMEOUT_S, Result, on_a_terminal, run_penstock
 
 Penstock = Callable[..., Result]
 T0 = 1_700_000_000_000
 
 
 @pytest.fixture(scope="module")
-def numbers(broker: Broker) -> str:
+def numbers(address: str) -> str:
     """A topic of one partition with the values 0 to 9, one a second from T0 on."""
     lines = "".join(f'{{"key": "k{n}", "value": "{n}", "timestamp": {T0 + 1000 * n}}}\n' for n in range(10))
-    assert run_penstock("topics", "create", "numbers", "--partitions", "1", "-b", broker.address).code == 0
-    assert run_penstock("produce", "numbers", "--format", "json", "-b", broker.address, stdin=lines).code == 0
+    assert run_penstock("topics", "create", "numbers", "--partitions", "1", "-b", address).code == 0
+    assert run_penstock("produce", "numbers", "--format", "json", "-b", address, stdin=lines).code == 0
     return "numbers"
 
 
@@ -75,9 +72,9 @@ def test_missing_topic(penstock: Penstock) -> None:
     assert "topics create missing" in failed.err
 
 
-def test_follow_prints_new_messages_and_ends_cleanly_on_ctrl_c(broker: Broker, penstock: Penstock, topic: str) -> None:
+def test_follow_prints_new_messages_and_ends_cleanly_on_ctrl_c(address: str, penstock: Penstock, topic: str) -> None:
     process = subprocess.Popen(
-        [*PENSTOCK, "consume", topic, "--follow", "-b", broker.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*PENSTOCK, "consume", topic, "--follow", "-b", address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
     penstock("produce", topic, stdin="first\n")
@@ -89,10 +86,10 @@ def test_follow_prints_new_messages_and_ends_cleanly_on_ctrl_c(broker: Broker, p
     assert (process.returncode, err) == (0, b"")
 
 
-def test_reader_that_leaves_early_ends_it_quietly(broker: Broker, penstock: Penstock, topic: str) -> None:
+def test_reader_that_leaves_early_ends_it_quietly(address: str, penstock: Penstock, topic: str) -> None:
     penstock("produce", topic, stdin="x" * 100 + "\n" + ("y" * 100 + "\n") * 20_000)
     process = subprocess.Popen(
-        [*PENSTOCK, "consume", topic, "-b", broker.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*PENSTOCK, "consume", topic, "-b", address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
     assert process.stdout.readline()
@@ -104,29 +101,10 @@ def test_reader_that_leaves_early_ends_it_quietly(broker: Broker, penstock: Pens
 
 @pytest.mark.parametrize(("options", "shown"), [([], rb"\x1b[31mred\r"), (["--raw"], b"\x1b[31mred\r")])
 def test_terminal_gets_control_characters_only_with_raw(
-    broker: Broker, penstock: Penstock, options: list[str], shown: bytes
+    address: str, penstock: Penstock, options: list[str], shown: bytes
 ) -> None:
     name = f"hostile-{len(options)}"
     penstock("topics", "create", name)
     penstock("produce", name, stdin=b"\x1b[31mred\r\n")
     assert penstock("consume", name).out == "\x1b[31mred\r\n"
-    assert _on_a_terminal("consume", name, *options, "-b", broker.address).startswith(shown)
-
-
-def _on_a_terminal(*arguments: str) -> bytes:
-    leader, follower = pty.openpty()
-    process = subprocess.Popen([*PENSTOCK, *arguments], stdout=follower, stderr=subprocess.DEVNULL)
-    os.close(follower)
-    shown = b""
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            chunk = os.read(leader, 4096)
-        except OSError:  # Linux: the last writer has closed its end.
-            break
-        if not chunk:
-            break
-        shown += chunk
-    os.close(leader)
-    process.wait(TIMEOUT_S)
-    return shown
+    assert on_a_terminal("consume", name, *options, "-b", address).startswith(shown)

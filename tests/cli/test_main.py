@@ -17,6 +17,7 @@ HELP_S_MAX = 0.3
 @pytest.mark.parametrize(
     "command",
     ["serve", "produce", "consume", "topics create", "topics list", "topics describe", "topics alter", "topics delete",
+     "topics watch", "groups list", "groups describe", "groups lag", "groups reset", "groups delete",
      "log dump", "log verify"],
 )  # fmt: skip
 def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,6 +66,13 @@ def test_version() -> None:
         (["produce", "t", "--key", "k", "--key-separator", ":"], "exclude each other"),
         (["topics", "create", "t", "--config", "retention.ms"], "has no value"),
         (["topics", "alter", "t"], "nothing to alter"),
+        (["groups", "lag", "g", "--count", "2"], "--count goes with --watch"),
+        (["groups", "reset", "g", "--to", "latest"], "Missing option '--topic'"),
+        (["groups", "reset", "g", "--topic", "t"], "not said where to move to"),
+        (["groups", "reset", "g", "--topic", "t", "--to", "1", "--shift", "1"], "exclude each other"),
+        (["groups", "reset", "g", "--topic", "t", "--to", "noon"], "'noon' is no place to start"),
+        (["groups", "reset", "g", "--topic", "t:a", "--to", "1"], "'a' is not a list of partitions"),
+        (["groups", "list", "--state", "busy"], "Invalid value for '--state'"),
         (["log", "verify"], "nothing to check"),
         (["topics", "list", "-b", "localhost:many"], "is not the address of a broker"),
     ],

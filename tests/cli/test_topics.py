@@ -3,6 +3,7 @@ from collections.abc import Callable
 from .conftest import Result
 
 Penstock = Callable[..., Result]
+BROKER_CONFIGS = {"penstock.durability": "fsync"}  # What the broker was started with is not the default either.
 
 
 def test_life_of_a_topic(penstock: Penstock) -> None:
@@ -15,7 +16,7 @@ def test_life_of_a_topic(penstock: Penstock) -> None:
     assert described[0]["name"] == "life"
     assert [partition["partition"] for partition in described[0]["partitions"]] == [0, 1, 2]
     assert {partition["end_offset"] for partition in described[0]["partitions"]} == {0}
-    assert described[0]["configs"] == {"retention.ms": "86400000"}
+    assert described[0]["configs"] == {"retention.ms": "86400000", **BROKER_CONFIGS}
 
     altered = penstock(
         "topics", "alter", "life", "--partitions", "4", "--config", "max.message.bytes=2000",
@@ -24,7 +25,7 @@ def test_life_of_a_topic(penstock: Penstock) -> None:
     assert altered.code == 0, altered.err
     described = penstock("topics", "describe", "life", "--json").json
     assert len(described[0]["partitions"]) == 4
-    assert described[0]["configs"] == {"max.message.bytes": "2000"}
+    assert described[0]["configs"] == {"max.message.bytes": "2000", **BROKER_CONFIGS}
 
     assert penstock("topics", "delete", "life", "--yes").out == "Deleted topic life.\n"
     assert "life" not in penstock("topics", "list").out

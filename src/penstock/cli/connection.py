@@ -24,7 +24,7 @@ _LOCAL_HOSTS = ("localhost:", "127.0.0.1:", "[::1]:")
 _NEW_TOPIC_S = 3.0
 
 
-def _complete_topics(context: typer.Context, incomplete: str) -> list[str]:
+def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
     """Names of topics that start so, for the shell; none when no broker answers at once."""
     try:
         bootstrap_server = context.params.get("bootstrap_server") or DEFAULT_BOOTSTRAP_SERVER
@@ -32,6 +32,17 @@ def _complete_topics(context: typer.Context, incomplete: str) -> list[str]:
     except Exception:  # A completion that fails must not print into the line being typed.
         return []
     return sorted(name for name in topics if name.startswith(incomplete))
+
+
+def _complete_groups(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids of groups that start so, for the shell; none when no broker answers at once."""
+    try:
+        bootstrap_server = context.params.get("bootstrap_server") or DEFAULT_BOOTSTRAP_SERVER
+        admin = admin_client(bootstrap_server)  # In a variable: a client that nobody holds drops its requests.
+        groups = admin.list_consumer_groups(request_timeout=1.0).result(1.0).valid
+    except Exception:  # As above.
+        return []
+    return sorted(group.group_id for group in groups if group.group_id.startswith(incomplete))
 
 
 BootstrapServer = Annotated[
@@ -45,9 +56,19 @@ BootstrapServer = Annotated[
         is_eager=True,  # Known by the time the shell asks to complete a topic's name.
     ),
 ]
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=_complete_topics)]
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topics)]
 TopicNames = Annotated[
-    list[str], typer.Argument(metavar="TOPIC", help="Names of topics.", autocompletion=_complete_topics)
+    list[str], typer.Argument(metavar="TOPIC", help="Names of topics.", autocompletion=complete_topics)
+]
+SomeTopicNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TOPIC", help="Names of topics; all when there is none.", autocompletion=complete_topics),
+]
+GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.", autocompletion=_complete_groups)]
+GroupIds = Annotated[list[str], typer.Argument(metavar="GROUP", help="Ids of groups.", autocompletion=_complete_groups)]
+SomeGroupIds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="GROUP", help="Ids of groups; all when there is none.", autocompletion=_complete_groups),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and errors as JSON too.")]
 
@@ -151,14 +172,14 @@ def command(words: str, bootstrap_server: str) -> str:
 
 
 @contextmanager
-def explained(doing: str, bootstrap_server: str, topic: str = "TOPIC") -> Iterator[None]:
+def explained(doing: str, bootstrap_server: str, topic: str = "TOPIC", group: str = "GROUP") -> Iterator[None]:
     """Turns Kafka's exceptions inside it into a Failure: "Cannot <doing>: why", with what to do."""
     from confluent_kafka import KafkaException
 
     try:
         yield
     except KafkaException as exception:
-        raise failure_of(exception.args[0], doing, bootstrap_server, topic) from exception
+        raise failure_of(exception.args[0], doing, bootstrap_server, topic, group) from exception
 
 
 @contextmanager
@@ -171,7 +192,9 @@ def prompt_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-def failure_of(error: "KafkaError", doing: str, bootstrap_server: str, topic: str = "TOPIC") -> Failure:
+def failure_of(
+    error: "KafkaError", doing: str, bootstrap_server: str, topic: str = "TOPIC", group: str = "GROUP"
+) -> Failure:
     """The Failure for one of Kafka's error codes."""
     name = error.name()
     if name in ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_TIMED_OUT_QUEUE"):
@@ -185,10 +208,10 @@ def failure_of(error: "KafkaError", doing: str, bootstrap_server: str, topic: st
             code=name,
         )
     reason = error.str().removeprefix("Broker: ").rstrip(".")
-    return Failure(f"Cannot {doing}: {reason}.", hint=hint_for(name, bootstrap_server, topic), code=name)
+    return Failure(f"Cannot {doing}: {reason}.", hint=hint_for(name, bootstrap_server, topic, group), code=name)
 
 
-def hint_for(name: str, bootstrap_server: str, topic: str) -> str:
+def hint_for(name: str, bootstrap_server: str, topic: str, group: str = "GROUP") -> str:
     """What to do about the error code called `name`; nothing when its text says it all."""
     if name == "TOPIC_ALREADY_EXISTS":
         return f"Accept it with --if-not-exists, or look at it: {command(f'topics describe {topic}', bootstrap_server)}"
@@ -206,6 +229,10 @@ def hint_for(name: str, bootstrap_server: str, topic: str) -> str:
         return f"Allow larger messages with: {command(alter, bootstrap_server)}"
     if name in ("NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"):
         return f"Too few replicas are in sync; see the isr in: {command(f'topics describe {topic}', bootstrap_server)}"
+    if name == "GROUP_ID_NOT_FOUND":
+        return f"See which there are: {command('groups list', bootstrap_server)}"
+    if name in ("NON_EMPTY_GROUP", "UNKNOWN_MEMBER_ID"):
+        return f"Stop its consumers first; see who they are: {command(f'groups describe {group}', bootstrap_server)}"
     if name in ("UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE"):
         return "This broker does not know the request: it may be older than this program."
     if name == "_MSG_TIMED_OUT":

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from json import JSONEncoder
 
+    from rich.table import Table
+
 
 class Failure(Exception):
     """The command cannot go on: `what` happened and why, and as `hint` what to do about it."""
@@ -80,24 +82,36 @@ def print_json(value: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Aligned columns; with a header rule and colour on a terminal, plain and never cut when piped."""
-    from rich import box
     from rich.console import Console
+
+    on_terminal = sys.stdout.isatty()
+    console = Console(highlight=False) if on_terminal else Console(width=100_000, color_system=None)
+    with console.capture() as capture:
+        console.print(rich_table(columns, rows, on_terminal=on_terminal))
+    for line in capture.get().splitlines():
+        print(line.rstrip())
+
+
+def rich_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, on_terminal: bool) -> "Table":
+    """The table for rich to draw; None in a cell is a value that nobody knows."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     cells = [list(row) for row in rows]
-    on_terminal = sys.stdout.isatty()
     table = Table(box=box.SIMPLE_HEAD if on_terminal else None, pad_edge=False, header_style="bold")
     for index, name in enumerate(columns):
-        numeric = bool(cells) and all(isinstance(row[index], int) for row in cells)
+        numeric = bool(cells) and all(isinstance(row[index], int | float | None) for row in cells)
         table.add_column(name, justify="right" if numeric else "left", no_wrap=not on_terminal, overflow="fold")
     for row in cells:
-        table.add_row(*(Text(printable(str(cell))) for cell in row))
-    console = Console(highlight=False) if on_terminal else Console(width=100_000, color_system=None)
-    with console.capture() as capture:
-        console.print(table)
-    for line in capture.get().splitlines():
-        print(line.rstrip())
+        table.add_row(*(Text(printable(_cell_text(cell))) for cell in row))
+    return table
+
+
+def _cell_text(cell: object) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:,.1f}" if isinstance(cell, float) else str(cell)
 
 
 class Lines:
@@ -193,6 +207,15 @@ class _Bar:
         )
         self._bar.start()
         self._task = self._bar.add_task(self._description, total=self._total, completed=self._done)
+
+
+def duration(seconds: float) -> str:
+    """So long, in the two largest units that matter: 42s, 3m 05s, 2h 10m, 4d 01h."""
+    whole = round(seconds)
+    for size, unit, smaller_size, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return f"{whole // size:,}{unit} {whole % size // smaller_size:02}{smaller}"
+    return f"{whole}s"
 
 
 def plural(count: int, noun: str) -> str:

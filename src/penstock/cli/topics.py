@@ -1,11 +1,11 @@
-"""`penstock topics`: create, list, describe, alter and delete topics."""
+"""`penstock topics`: create, list, describe, watch, alter and delete topics."""
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.confirm import confirm
 from penstock.cli.connection import (
     DEFAULT_BOOTSTRAP_SERVER,
     TIMEOUT_S,
@@ -19,14 +19,16 @@ from penstock.cli.connection import (
     kafka_admin,
     prompt_interrupt,
 )
+from penstock.cli.offsets import offsets_at
 from penstock.cli.output import Failure, plural, print_json, print_table
+from penstock.cli.topics_watch import watch
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.admin._metadata import TopicMetadata
 
 commands = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe, alter and delete topics."
+    no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe, watch, alter and delete topics."
 )
 
 DURABILITY_KEY = "penstock.durability"
@@ -153,6 +155,9 @@ def describe(
         _print_description(topic)
 
 
+commands.command()(watch)
+
+
 @commands.command()
 def alter(
     name: TopicName,
@@ -212,7 +217,7 @@ def delete(
     """
     admin = admin_client(bootstrap_server)
     if not yes:
-        _confirm(names)
+        confirm(f"Delete {', '.join(names)} with all messages?", "Deleting a topic deletes its messages")
     failures = []
     for name, future in admin.delete_topics(names, operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S).items():
         try:
@@ -233,15 +238,6 @@ def delete(
         print_json({"deleted": names})
 
 
-def _confirm(names: Sequence[str]) -> None:
-    if not sys.stdin.isatty():
-        raise Failure(
-            "Deleting a topic deletes its messages, and there is no terminal to ask.", hint="Add --yes.", code="USAGE"
-        )
-    if not typer.confirm(f"Delete {', '.join(names)} with all messages?", err=True):
-        raise typer.Exit(1)
-
-
 def _describe(admin: "AdminClient", name: str, bootstrap_server: str) -> dict[str, Any]:
     from confluent_kafka import TopicCollection
 
@@ -254,9 +250,9 @@ def _describe(admin: "AdminClient", name: str, bootstrap_server: str) -> dict[st
         )
         partitions = sorted(asked[name].result().partitions, key=lambda partition: partition.id)
         # A partition without a leader has nobody to ask for its offsets; the others still answer.
-        led = [partition.id for partition in partitions if partition.leader is not None]
-        starts = _offsets(admin, name, led, kafka.OffsetSpec.earliest())
-        ends = _offsets(admin, name, led, kafka.OffsetSpec.latest())
+        led = [(name, partition.id) for partition in partitions if partition.leader is not None]
+        starts = offsets_at(admin, led, kafka.OffsetSpec.earliest())
+        ends = offsets_at(admin, led, kafka.OffsetSpec.latest())
         entries: dict[str, Any] = next(iter(config_futures.values())).result()
     durability = entries.get(DURABILITY_KEY)
     return {
@@ -268,24 +264,14 @@ def _describe(admin: "AdminClient", name: str, bootstrap_server: str) -> dict[st
                 "leader": partition.leader.id if partition.leader is not None else None,
                 "replicas": [node.id for node in partition.replicas],
                 "isr": [node.id for node in partition.isr],
-                "start_offset": starts.get(partition.id),
-                "end_offset": ends.get(partition.id),
+                "start_offset": starts.get((name, partition.id)),
+                "end_offset": ends.get((name, partition.id)),
             }
             for partition in partitions
         ],
         "configs": {key: entry.value for key, entry in sorted(entries.items()) if not entry.is_default},
         "durability": durability.value if durability is not None else None,
     }
-
-
-def _offsets(admin: "AdminClient", topic: str, partitions: Sequence[int], spec: Any) -> dict[int, int]:
-    from confluent_kafka import TopicPartition
-
-    if not partitions:
-        return {}
-    asked = {TopicPartition(topic, number): spec for number in partitions}
-    answers = admin.list_offsets(asked, request_timeout=TIMEOUT_S)
-    return {tp.partition: future.result().offset for tp, future in answers.items()}
 
 
 def _print_description(topic: dict[str, Any]) -> None:
