@@ -138,6 +138,7 @@ _SAMPLES = {
         "endpoint_type": 1,
         "include_fenced_brokers": True,
     },
+    ApiKey.DESCRIBE_PRODUCERS: lambda topic, _: {"topics": [Struct(name=topic, partition_indexes=[0])]},
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda topic, _: {
         "topics": [Struct(name=topic)],
         "cursor": Struct(topic_name=topic, partition_index=0),

@@ -222,8 +222,13 @@ def fetch_fields(
 
 
 @asynccontextmanager
-async def running_broker(directory: Path, **settings: Any) -> AsyncIterator[RunningBroker]:
-    """A broker that must leave nothing behind: no connection, no request in memory, no task that failed unseen."""
+async def running_broker(
+    directory: Path, store: MemoryStore | None = None, **settings: Any
+) -> AsyncIterator[RunningBroker]:
+    """A broker that must leave nothing behind: no connection, no request in memory, no task that failed unseen.
+
+    It belongs to the cluster that `store` describes, or to one of its own.
+    """
     unseen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
     with ThreadPoolExecutor(max_workers=4) as executor:
@@ -233,7 +238,7 @@ async def running_broker(directory: Path, **settings: Any) -> AsyncIterator[Runn
             fs=disk,
             clock=SystemClock(),
             network=SocketNetwork(),
-            store=MemoryStore(),
+            store=MemoryStore() if store is None else store,
             random=Random(1),
         )
         await broker.start()

@@ -45,6 +45,9 @@ class PartitionManager:
         if found is None:
             if (topic, partition) in self._unopened:
                 return self._reopen((topic, partition))
+            image = self._topics.get(topic)
+            if image is not None and 0 <= partition < len(image.partitions):
+                raise Refused(ErrorCode.not_leader_or_follower, f"{topic}-{partition} is on another broker")
             # The name may be anything and of any length, and the message goes into the reply.
             raise Refused(ErrorCode.unknown_topic_or_partition, f"{topic[:NAME_LENGTH_MAX]}-{partition} is not here")
         return found
@@ -159,6 +162,9 @@ class PartitionManager:
         return partition
 
     def _remove_topic(self, topic: TopicImage) -> None:
+        # First the names: who waits for a partition asks for it again as soon as it is woken.
+        del self._topics[topic.name]
+        self._topic_names.pop(topic.topic_id, None)
         for state in topic.partitions:
             self._unopened.pop((topic.name, state.partition), None)
             partition = self._partitions.pop((topic.name, state.partition), None)
@@ -166,5 +172,3 @@ class PartitionManager:
                 partition.fail_uncommitted(ErrorCode.unknown_topic_or_partition)
                 partition.wake_waiting()
                 self._logs.delete(partition.topic_partition)
-        del self._topics[topic.name]
-        self._topic_names.pop(topic.topic_id, None)

@@ -66,6 +66,11 @@ class Producer:
         return (self.next_sequence - self.batches[0].first_sequence) & SEQUENCE_MASK if self.batches else 0
 
     @property
+    def last_sequence(self) -> int:
+        """Of its last batch; -1 when this epoch has none yet."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    @property
     def end_offset(self) -> int:
         """After its last batch: the smaller, the longer it has been silent, by the log's own order."""
         return self.batches[-1].last_offset + 1 if self.batches else 0
