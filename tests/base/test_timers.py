@@ -49,3 +49,14 @@ def test_a_callback_may_set_a_timer_for_the_tick_that_is_firing() -> None:
         return count
 
     assert asyncio.run(scenario()) == 5
+
+
+def test_a_callback_that_sets_a_late_timer_holds_up_no_earlier_one() -> None:
+    async def scenario() -> list[str]:
+        wheel, fired = TimerWheel(), []
+        wheel.call_later(0.01, lambda: wheel.call_later(60, lambda: fired.append("much later")))
+        wheel.call_later(0.03, lambda: fired.append("soon"))
+        await asyncio.sleep(0.1)
+        return fired
+
+    assert asyncio.run(scenario()) == ["soon"]

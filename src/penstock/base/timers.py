@@ -53,7 +53,8 @@ class TimerWheel:
             timer = next(iter(slot))
             del slot[timer]
             timer.callback()
-        if self._slots and self._handle is None:
+        if self._slots:
+            # Also when a callback has set a timer: with no handle there, it took its own tick for the next.
             self._schedule(asyncio.get_running_loop(), min(self._slots))
 
     def close(self) -> None:
