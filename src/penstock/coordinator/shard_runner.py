@@ -148,8 +148,9 @@ class ShardRunner:
             self._timer = None
         self._timer_ms = due_ms
         if due_ms is not None:
-            delay_s = max(0.0, due_ms / 1000 - self._clock.monotonic())
-            self._timer = self._timers.call_later(delay_s, self._on_timer)
+            # In the whole milliseconds of `_now`: a timer that fires a fraction of one early finds nothing due.
+            delay_ms = max(0, due_ms - self._now().timer_ms)
+            self._timer = self._timers.call_later(delay_ms / 1000, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = self._timer_ms = None
