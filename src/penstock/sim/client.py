@@ -33,10 +33,9 @@ RECORD_BYTES_MAX = 1 << 24
 REPLY_TIMEOUT_S = 60.0  # Twice what any request allows the broker: beyond it the broker has forgotten us.
 
 
-READERS: dict[type[Any], Callable[[bytes, int], tuple[Any, int]]] = {
-    reply: entity_reader(reply) for reply in (CreateTopicsResponse, FetchResponse, MetadataResponse, ProduceResponse)
-}
 R = TypeVar("R")
+Reader = Callable[[bytes, int], tuple[Any, int]]
+_READERS: dict[type[Any], Reader] = {}  # kio makes one at every call.
 
 
 class LinkLost(Exception):
@@ -64,7 +63,7 @@ class FetchReply(NamedTuple):
 
 class _Waiting(NamedTuple):
     correlation_id: int
-    read: Callable[[bytes, int], tuple[Any, int]]
+    read: Reader
     reply: asyncio.Future[Any]
 
 
@@ -88,6 +87,10 @@ class SimClient(asyncio.Protocol):
     def close(self) -> None:
         self._transport.close()
 
+    def abort(self) -> None:
+        """As the kernel does for a process that died: a reset."""
+        self._transport.abort()
+
     async def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int = 1
     ) -> ErrorCode:
@@ -100,7 +103,7 @@ class SimClient(asyncio.Protocol):
                 create_topics_request.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()
             ),
         )
-        reply = await self._ask_kio(create_topics_request.CreateTopicsRequest(topics=(topic,)), CreateTopicsResponse)
+        reply = await self.ask(create_topics_request.CreateTopicsRequest(topics=(topic,)), CreateTopicsResponse)
         return ErrorCode(reply.topics[0].error_code.value)
 
     async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
@@ -108,7 +111,7 @@ class SimClient(asyncio.Protocol):
         request = metadata_request.MetadataRequest(
             topics=names, allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
-        return await self._ask_kio(request, MetadataResponse)
+        return await self.ask(request, MetadataResponse)
 
     async def produce(self, partition: TopicPartition, batch: bytes | bytearray) -> ProduceReply:
         """The reply to one batch with acks=-1."""
@@ -124,6 +127,12 @@ class SimClient(asyncio.Protocol):
         answer = reply.responses[0].partitions[0]
         records = _records(answer.records or b"", offset)
         return FetchReply(ErrorCode(answer.error_code.value), answer.high_watermark, records)
+
+    async def ask(self, request: Any, reply_type: type[R], *, within_s: float = REPLY_TIMEOUT_S) -> R:
+        """The reply to a request of kio's; NoReply when it takes longer than it may."""
+        body = io.BytesIO()
+        entity_writer(type(request))(body, request)
+        return await self._ask(request.__api_key__, request.__version__, body.getvalue(), reply_type, within_s)
 
     # asyncio.Protocol
 
@@ -150,21 +159,18 @@ class SimClient(asyncio.Protocol):
             if not reply.done():
                 reply.set_exception(LinkLost())
 
-    async def _ask_kio(self, request: Any, reply_type: type[R]) -> R:
-        body = io.BytesIO()
-        entity_writer(type(request))(body, request)
-        return await self._ask(request.__api_key__, request.__version__, body.getvalue(), reply_type)
-
-    async def _ask(self, api_key: int, version: int, body: bytes, reply_type: type[R]) -> R:
+    async def _ask(
+        self, api_key: int, version: int, body: bytes, reply_type: type[R], within_s: float = REPLY_TIMEOUT_S
+    ) -> R:
         if self.lost or self._transport.is_closing():
             raise LinkLost
         self._sent += 1
         header = struct.pack(">hhih", api_key, version, self._sent, len(CLIENT_ID)) + CLIENT_ID.encode() + b"\0"
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[R] = loop.create_future()
-        self._waiting.append(_Waiting(self._sent, READERS[reply_type], reply))
+        self._waiting.append(_Waiting(self._sent, _reader_of(reply_type), reply))
         self._transport.write(struct.pack(">i", len(header) + len(body)) + header + body)
-        timer = loop.call_later(REPLY_TIMEOUT_S, _give_up, reply, reply_type.__name__)
+        timer = loop.call_later(within_s, _give_up, reply, f"{reply_type.__name__} within {within_s} s")
         try:
             return await reply
         finally:
@@ -183,9 +189,16 @@ class SimClient(asyncio.Protocol):
             waiting.reply.set_result(reply)
 
 
+def _reader_of(reply_type: type[Any]) -> Reader:
+    reader = _READERS.get(reply_type)
+    if reader is None:
+        reader = _READERS[reply_type] = entity_reader(reply_type)
+    return reader
+
+
 def _give_up(reply: "asyncio.Future[Any]", wanted: str) -> None:
     if not reply.done():
-        reply.set_exception(NoReply(f"no {wanted} within {REPLY_TIMEOUT_S} s"))
+        reply.set_exception(NoReply(f"no {wanted}"))
 
 
 def batch_of(values: Sequence[bytes], timestamp_ms: int) -> bytearray:

@@ -5,12 +5,6 @@ says; the last broker stays up, is read to the end, and the checkers compare wha
 """
 
 import asyncio
-import gc
-import logging
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from random import Random
 
 from penstock.base.config import BrokerConfig
@@ -18,10 +12,11 @@ from penstock.base.types import TopicPartition
 from penstock.sim.checkers import Contents, check_all
 from penstock.sim.clock import SimLoop
 from penstock.sim.history import History
+from penstock.sim.lives import live_once
 from penstock.sim.machine import Machine
 from penstock.sim.network import SimNetwork
-from penstock.sim.process import Killed
-from penstock.sim.scenario import Life, Outage, Scenario
+from penstock.sim.report import Report, watch
+from penstock.sim.scenario import Scenario
 from penstock.sim.trace import Trace
 from penstock.sim.workload import Links, Workload
 
@@ -30,34 +25,13 @@ DURABLE = "durable"
 VOLATILE = "volatile"
 
 
-@dataclass(frozen=True)
-class Report:
-    scenario: Scenario
-    problems: list[str]
-    steps: int
-    trace: Trace
-    history: History
-
-    def __str__(self) -> str:
-        lines = [f"seed={self.scenario.seed} step={self.steps}", *self.problems[:20], "scenario:", str(self.scenario)]
-        return "\n".join(lines)
-
-
 def run(seed: int) -> Report:
     """Simulate the seed. No problems: every promise was kept."""
     scenario = Scenario.draw(seed)
     loop = SimLoop()
     simulation = Simulation(scenario, loop)
-    problems: list[str] = []
-    with _logged_tracebacks(problems), _no_garbage_collection():
-        try:
-            contents = loop.run(simulation.main())
-            problems += map(str, check_all(simulation.history.events, contents))
-        except Exception:
-            problems.append(traceback.format_exc())
-    problems += simulation.workload.complaints
-    problems += (_describe(failure) for failure in loop.failures)
-    return Report(scenario, problems, loop.steps, simulation.trace, simulation.history)
+    problems = watch(loop, simulation.verdict())
+    return Report(scenario, problems + simulation.workload.complaints, loop.steps, simulation.trace)
 
 
 class Simulation:
@@ -78,8 +52,12 @@ class Simulation:
             losses=lambda: self.machine.disk.losses,
         )
 
-    async def main(self) -> Contents:
-        """Run the scenario; gives what the partitions hold at the end."""
+    async def verdict(self) -> list[str]:
+        """Run the scenario; gives every promise that was broken."""
+        contents = await self._main()
+        return [str(violation) for violation in check_all(self.history.events, contents)]
+
+    async def _main(self) -> Contents:
         lives = asyncio.create_task(self._live(), name="lives")
         shape = {
             "segment.bytes": str(self.scenario.segment_bytes),
@@ -103,80 +81,14 @@ class Simulation:
 
     async def _live(self) -> None:
         for life in self.scenario.lives:
-            await self._one_life(life)
+            await live_once(self.machine, life)
             await asyncio.sleep(life.down_seconds)
         self.machine.disk.heal()
         self.machine.clock.jump_ms = self.scenario.clock_jump_ms
         await self.machine.start()
-
-    async def _one_life(self, life: Life) -> None:
-        disk = self.machine.disk
-        disk.heal()
-        if life.sync_fails is not None:
-            disk.fail_syncs.add(disk.syncs + life.sync_fails)
-        if life.free_bytes is not None:
-            disk.fill(life.free_bytes)
-        if life.end is Outage.POWER_AT_OPERATION:
-            disk.cut_power_at = disk.operations + life.operations
-        try:
-            await self.machine.start()
-            if await self.machine.wait_down(life.up_seconds):
-                return
-            if life.end is Outage.STOP:
-                await self.machine.stop()
-                return
-        except Killed:
-            return
-        if life.end is Outage.KILL:
-            self.machine.kill()
-        else:
-            self.machine.cut_power()
 
     async def _cut_links(self) -> None:
         random = Random(f"cuts-{self.scenario.seed}")
         for _ in range(self.scenario.link_cuts):
             await asyncio.sleep(random.random())
             self.network.cut_one()
-
-
-@contextmanager
-def _logged_tracebacks(problems: list[str]) -> Iterator[None]:
-    """Errors that the broker caught and logged with a traceback are problems too."""
-
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.exc_info and not isinstance(record.exc_info[1], Killed):
-                problems.append(
-                    f"logged: {record.getMessage()}\n{''.join(traceback.format_exception(record.exc_info[1]))}"
-                )
-
-    logger = logging.getLogger("penstock")
-    collector = Collector(logging.ERROR)
-    level, propagate = logger.level, logger.propagate
-    logger.addHandler(collector)
-    logger.setLevel(logging.ERROR)
-    logger.propagate = False
-    try:
-        yield
-    finally:
-        logger.removeHandler(collector)
-        logger.setLevel(level)
-        logger.propagate = propagate
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """The collector runs when it likes, and what it finds may have finalisers: not in the middle of a run."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _describe(failure: dict[str, object]) -> str:
-    error = failure.get("exception")
-    text = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
-    return f"unhandled: {failure.get('message')}\n{text}"

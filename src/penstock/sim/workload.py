@@ -207,15 +207,19 @@ class Workload:
     async def create_topics(self, names: Iterable[tuple[str, int, dict[str, str]]]) -> None:
         """Create the topics, however often the broker dies over it."""
         for name, partitions, configs in names:
-            error = None
-            while error not in (ErrorCode.none, ErrorCode.topic_already_exists):
-                client = await self._links.connect()
-                try:
-                    error = await client.create_topic(name, partitions, configs)
-                except LinkLost:
-                    await asyncio.sleep(RECONNECT_SECONDS)
-                    continue
-                client.close()
-                if error not in (ErrorCode.none, ErrorCode.topic_already_exists):
-                    self.complaints.append(f"creating {name}: {error}")
-                    return
+            error = await create_topic(self._links, name, partitions, configs)
+            if error is not ErrorCode.none:
+                self.complaints.append(f"creating {name}: {error}")
+
+
+async def create_topic(links: Links, name: str, partitions: int, configs: dict[str, str]) -> ErrorCode:
+    """Create the topic, however often the broker dies over it."""
+    while True:
+        client = await links.connect()
+        try:
+            error = await client.create_topic(name, partitions, configs)
+        except LinkLost:
+            await asyncio.sleep(RECONNECT_SECONDS)
+            continue
+        client.close()
+        return ErrorCode.none if error is ErrorCode.topic_already_exists else error
