@@ -3,8 +3,6 @@
 import json
 import os
 import pty
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from broker_process import BrokerProcess
 from penstock.cli.main import main
 from penstock.testing import EmbeddedBroker
 from penstock.testing.plugin import penstock_broker
@@ -42,13 +41,6 @@ class Result(NamedTuple):
         return json.loads(self.err.splitlines()[-1])["error"]
 
 
-class Broker(NamedTuple):
-    address: str
-    data: Path
-    process: subprocess.Popen[str]
-    welcome: str
-
-
 def run_penstock(*arguments: str | Path, stdin: str | bytes = b"", environment: dict[str, str] | None = None) -> Result:
     done = subprocess.run(
         [*PENSTOCK, *map(str, arguments)],
@@ -58,44 +50,6 @@ def run_penstock(*arguments: str | Path, stdin: str | bytes = b"", environment: 
         env={**os.environ, **(environment or {})},
     )
     return Result(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode())
-
-
-def free_port() -> int:
-    with socket.create_server(("localhost", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
-def start_broker(data: Path, *options: str) -> Broker:
-    """A broker that takes connections."""
-    address = f"localhost:{free_port()}"
-    with _log_of(data).open("w") as log:  # A pipe that nobody reads would fill up and stop the broker.
-        process = subprocess.Popen(
-            [*PENSTOCK, "serve", "--listen", address, "--data", str(data), *options],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if "consume" in line:
-            break
-    else:
-        raise AssertionError(f"the broker did not start: {_log_of(data).read_text()}")
-    return Broker(address, data, process, "".join(lines))
-
-
-def _log_of(data: Path) -> Path:
-    return data.with_name(f"{data.name}.log")
-
-
-def stop_broker(broker: Broker, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
-    """Exit code and log of a broker that was told to stop."""
-    broker.process.send_signal(number)
-    broker.process.communicate(timeout=TIMEOUT_S)
-    return broker.process.returncode, _log_of(broker.data).read_text()
 
 
 def on_a_terminal(*arguments: str) -> bytes:
@@ -130,14 +84,10 @@ def address(penstock_broker: EmbeddedBroker) -> str:
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """One that `penstock serve` runs."""
-    broker = start_broker(tmp_path_factory.mktemp("broker") / "data")
-    # A broker that serves nothing should cost one failure, not the patience of every test.
-    ready = run_penstock("topics", "create", "ready", "-b", broker.address)
-    assert ready.code == 0, ready.err
-    yield broker
-    stop_broker(broker)
+    with BrokerProcess(tmp_path_factory.mktemp("broker")).serving() as process:
+        yield process
 
 
 @pytest.fixture

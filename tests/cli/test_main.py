@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from penstock.cli.main import main
+from ports import free_port
 
-from .conftest import PENSTOCK, free_port, run_penstock
+from .conftest import PENSTOCK, run_penstock
 
 HELP_S_MAX = 0.3
 

@@ -1,6 +1,5 @@
 """Starting, stopping and refusing to start."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -8,19 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from broker_process import BrokerProcess
 from penstock.cli.main import main
 from penstock.cli.serve import plain_options
+from ports import free_port
 
-from .conftest import PENSTOCK, TIMEOUT_S, Broker, free_port, run_penstock, start_broker, stop_broker
+from .conftest import PENSTOCK, TIMEOUT_S, run_penstock
 
 IDLE_MB_MAX = 80
 START_S_MAX = 0.5
 
 
-def test_welcome_has_three_lines_that_work(broker: Broker) -> None:
+def test_welcome_has_three_lines_that_work(broker: BrokerProcess) -> None:
     """Pasted as they are, they create a topic, publish and subscribe."""
-    create, publish, subscribe = (line.strip() for line in broker.welcome.splitlines() if line.startswith("  "))
-    assert f"-b {broker.address}" in create
+    create, publish, subscribe = (line.strip() for line in broker.welcome().splitlines() if line.startswith("  "))
+    assert f"-b {broker.bootstrap}" in create
     command = " ".join(f"'{word}'" for word in PENSTOCK)
     for line in (create, publish, subscribe.removesuffix(" --follow") + " --count 1"):
         before, _, after = line.partition("penstock ")
@@ -37,28 +38,18 @@ def test_broker_starts_at_once_and_stays_small(tmp_path: Path) -> None:
     """Counted in processor time, the best of three: the machine may be busy with other tests."""
     seconds = []
     for attempt in range(3):
-        broker = start_broker(tmp_path / str(attempt))
-        seconds.append(_processor_s(broker))
-        assert _resident_mb(broker) < IDLE_MB_MAX
-        assert stop_broker(broker)[0] == 0
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        with BrokerProcess(directory).serving() as broker:
+            seconds.append(broker.cpu_s())
+            assert broker.rss_bytes() < IDLE_MB_MAX << 20
     assert min(seconds) < START_S_MAX
 
 
-def _processor_s(broker: Broker) -> float:
-    fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _resident_mb(broker: Broker) -> float:
-    status = Path(f"/proc/{broker.process.pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
-
-
-def test_broker_does_not_import_what_only_clients_need(broker: Broker) -> None:
+def test_broker_does_not_import_what_only_clients_need(broker: BrokerProcess) -> None:
     if sys.platform != "linux":
         pytest.skip("reads /proc")
-    maps = Path(f"/proc/{broker.process.pid}/maps").read_text()
+    maps = Path(f"/proc/{broker.pid}/maps").read_text()
     assert "confluent_kafka" not in maps
     code = (
         "import sys; from penstock.cli import main; from penstock.server import broker; "
@@ -70,15 +61,15 @@ def test_broker_does_not_import_what_only_clients_need(broker: Broker) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    code, log = stop_broker(start_broker(tmp_path / "data"), number)
-    assert code == 0
-    assert "Traceback" not in log
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    broker.stop(number)  # Which looks at exit code and log.
 
 
-def test_port_in_use(broker: Broker, tmp_path: Path) -> None:
-    failed = run_penstock("serve", "--listen", broker.address, "--data", tmp_path)
+def test_port_in_use(broker: BrokerProcess, tmp_path: Path) -> None:
+    failed = run_penstock("serve", "--listen", broker.bootstrap, "--data", tmp_path)
     assert failed.code == 1
-    assert f"error: Cannot listen on {broker.address}: the port is in use." in failed.err
+    assert f"error: Cannot listen on {broker.bootstrap}: the port is in use." in failed.err
     assert "--listen" in failed.err.partition("hint:")[2]
     assert "Traceback" not in failed.err
 
@@ -92,7 +83,7 @@ def test_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
     assert "Traceback" not in failed.err
 
 
-def test_data_directory_of_another_broker(broker: Broker) -> None:
+def test_data_directory_of_another_broker(broker: BrokerProcess) -> None:
     failed = run_penstock("serve", "--listen", f"localhost:{free_port()}", "--data", broker.data)
     assert failed.code == 1
     assert "another broker is using" in failed.err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .broker import Broker, ExternalBroker, PenstockProcess
+from .broker import Broker, BrokerProcess, ExternalBroker
 from .exchange import Exchange
 from .kafka_tools import KafkaTools
 from .missing_parts import MISSING, skip_when_missing
@@ -50,28 +50,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     if bootstrap:
         yield ExternalBroker(bootstrap)
         return
-    process = PenstockProcess(tmp_path_factory.mktemp("penstock"))
-    process.start()
-    try:
+    with BrokerProcess(tmp_path_factory.mktemp("penstock")).serving() as process:
         yield process
-        process.stop()
-    finally:
-        process.kill()
 
 
 @pytest.fixture(scope="session")
 def group_broker(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One whose groups do not wait for anybody, and whose members may be declared dead soon."""
-    if not isinstance(broker, PenstockProcess):
+    if not isinstance(broker, BrokerProcess):
         yield broker
         return
-    process = PenstockProcess(tmp_path_factory.mktemp("penstock-groups"), GROUP_CONFIG)
-    process.start()
-    try:
+    with BrokerProcess(tmp_path_factory.mktemp("penstock-groups"), config=GROUP_CONFIG).serving() as process:
         yield process
-        process.stop()
-    finally:
-        process.kill()
 
 
 @pytest.fixture(autouse=True)

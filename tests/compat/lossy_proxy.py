@@ -6,7 +6,7 @@ import struct
 import threading
 from random import Random
 
-from .ports import HOST
+from ports import HOST
 
 PRODUCE = 0
 

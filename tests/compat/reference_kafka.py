@@ -12,8 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ports import HOST, free_port, wait_until_open
+
 from .parts import java
-from .ports import HOST, free_port, wait_until_open
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"  # Any 16 bytes in URL-safe base64.
 

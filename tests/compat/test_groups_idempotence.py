@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from .broker import Broker, PenstockProcess
+from ports import HOST, free_port
+
+from .broker import Broker, BrokerProcess
 from .client_kinds import CLIENT_KINDS, ClientKind
 from .client_run import Job, run_jobs
 from .lossy_proxy import LossyProxy
 from .missing_parts import skip_when_missing
-from .ports import HOST, free_port
 from .topics import create_topic, read_values
 
 CLIENTS = ["java", "confluent-kafka", "kafka-python", "aiokafka", "franz-go"]
@@ -20,24 +21,19 @@ LOST_MIN = 3  # Fewer, and the test has not tested anything.
 
 
 @pytest.fixture(scope="module")
-def proxied(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PenstockProcess, int]]:
+def proxied(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, int]]:
     """A broker, and the port that it tells its clients to use."""
-    if not isinstance(broker, PenstockProcess):
+    if not isinstance(broker, BrokerProcess):
         pytest.skip("needs a broker that tells its clients the address of the proxy")
     port = free_port()
     config = {"advertised.listeners": f"PLAINTEXT://{HOST}:{port}"}
-    process = PenstockProcess(tmp_path_factory.mktemp("penstock-proxied"), config)
-    process.start()
-    try:
+    with BrokerProcess(tmp_path_factory.mktemp("penstock-proxied"), config=config).serving() as process:
         yield process, port
-        process.stop()
-    finally:
-        process.kill()
 
 
 @pytest.mark.parametrize("kind", [CLIENT_KINDS[name] for name in CLIENTS], ids=lambda kind: kind.name)
 def test_each_record_is_there_once_and_in_order(
-    proxied: tuple[PenstockProcess, int], kind: ClientKind, tmp_path: Path
+    proxied: tuple[BrokerProcess, int], kind: ClientKind, tmp_path: Path
 ) -> None:
     process, port = proxied
     topic = f"idempotent-{kind.name}"

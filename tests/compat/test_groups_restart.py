@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from .broker import Broker, PenstockProcess
+from .broker import Broker, BrokerProcess
 from .committed_offsets import committed
 from .conftest import GROUP_CONFIG
 from .group_member import CONFLUENT, JAVA, KAFKA_PYTHON, GroupMember, wait_until
@@ -18,12 +18,12 @@ COMMITS_BETWEEN = 5  # Of each member, before and after the broker was away.
 
 
 @pytest.fixture
-def process(broker: Broker, tmp_path: Path) -> Iterator[PenstockProcess]:
-    if not isinstance(broker, PenstockProcess):
+def process(broker: Broker, tmp_path: Path) -> Iterator[BrokerProcess]:
+    if not isinstance(broker, BrokerProcess):
         pytest.skip("needs a broker that can be started again")
     directory = tmp_path / "penstock"
     directory.mkdir()
-    process = PenstockProcess(directory, GROUP_CONFIG)
+    process = BrokerProcess(directory, config=GROUP_CONFIG)
     process.start()
     yield process
     process.kill()
@@ -49,7 +49,7 @@ def _told_committed(members: list[GroupMember]) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("ending", ["SIGTERM", "SIGKILL"])
-def test_members_carry_on(process: PenstockProcess, tmp_path: Path, ending: str) -> None:
+def test_members_carry_on(process: BrokerProcess, tmp_path: Path, ending: str) -> None:
     with (
         skip_when_missing("consumer group over a restart"),
         open_group(process.bootstrap, tmp_path / "group", f"restart-{ending}", "range") as group,

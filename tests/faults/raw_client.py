@@ -2,10 +2,8 @@
 
 import socket
 import struct
-import time
-from collections.abc import Callable
 
-HOST = "127.0.0.1"
+from ports import HOST
 
 _FETCH, _API_VERSIONS = 1, 18
 
@@ -45,30 +43,3 @@ def _receive_exactly(connection: socket.socket, count: int) -> bytes:
             raise ConnectionError("the broker closed the connection")
         data += more
     return bytes(data)
-
-
-def wait_for_answer(port: int, still_alive: Callable[[], bool], timeout_s: float) -> bool:
-    """Return once ApiVersions has been answered; False when the broker died or took too long."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and still_alive():
-        try:
-            with connect(port, timeout_s=1) as connection:
-                connection.sendall(API_VERSIONS)
-                receive(connection)
-                return True
-        except OSError:
-            time.sleep(0.002)
-    return False
-
-
-def free_port() -> int:
-    """A port that is free, and below those that the kernel hands out to clients, who could take it meanwhile."""
-    for port in range(20_000, 30_000):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("no free port between 20000 and 30000")

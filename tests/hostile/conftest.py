@@ -19,17 +19,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     # Two levels down, so that what lies beside it is ours alone: names with ../ in them must not reach it.
     directory = tmp_path_factory.mktemp("hostile") / "outer" / "inner"
     directory.mkdir(parents=True)
-    process = BrokerProcess(directory)
-    process.start()
-    try:
+    with BrokerProcess(directory).serving() as process:
         with Client(process.port) as client:
             assert client.create_topic(HEALTH_TOPIC) == 0
             for _ in range(50):  # What a broker loads and reserves once is not what an attack costs.
                 check_health(process)
         yield process
-        process.stop()
-    finally:
-        process.kill()
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,10 @@ import itertools
 import logging
 import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -223,18 +224,21 @@ def fetch_fields(
 
 @asynccontextmanager
 async def running_broker(
-    directory: Path, store: MemoryStore | None = None, **settings: Any
+    directory: Path, store: MemoryStore | None = None, properties: Mapping[str, str] | None = None, **settings: Any
 ) -> AsyncIterator[RunningBroker]:
     """A broker that must leave nothing behind: no connection, no request in memory, no task that failed unseen.
 
-    It belongs to the cluster that `store` describes, or to one of its own.
+    It belongs to the cluster that `store` describes, or to one of its own. `properties` are as in a file, `settings`
+    the fields of BrokerConfig.
     """
+    base = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory / "data")}
+    config = replace(BrokerConfig.load(base | dict(properties or {})), **settings)
     unseen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
     with ThreadPoolExecutor(max_workers=4) as executor:
         disk = HeldDisk(executor)
         broker = Broker(
-            config=BrokerConfig(host="127.0.0.1", port=0, data_dir=str(directory / "data"), **settings),
+            config=config,
             fs=disk,
             clock=SystemClock(),
             network=SocketNetwork(),

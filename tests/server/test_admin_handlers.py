@@ -4,26 +4,21 @@ import asyncio
 import itertools
 import struct
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from random import Random
 from typing import Any
 from uuid import UUID
 
 import pytest
+from in_process_broker import running_broker
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from penstock.base.clock import SystemClock
-from penstock.base.config import BROKER_CONFIGS, BrokerConfig
+from penstock.base.config import BROKER_CONFIGS
 from penstock.base.errors import ErrorCode
 from penstock.base.topic_config import BROKER_SYNONYMS, TOPIC_CONFIGS
-from penstock.cluster.store.memory import MemoryStore
 from penstock.server import handlers
 from penstock.server.api import APIS, ApiKey
 from penstock.server.broker import Broker
-from penstock.server.network import SocketNetwork
-from penstock.storage.fs import PosixFileSystem
 from penstock.wire.codec import ZERO_UUID, Struct, request_writer
 
 handlers.register_all()
@@ -103,23 +98,14 @@ def run(tmp_path: Path) -> Run:
     """Runs a scenario against a broker; keywords are properties of the broker (underscores for dots)."""
 
     async def main(scenario: Scenario, properties: dict[str, str]) -> None:
-        base = {"listeners": "PLAINTEXT://localhost:0", "log.dirs": str(tmp_path / "data")}
-        with ThreadPoolExecutor(2) as executor:
-            broker = Broker(
-                config=BrokerConfig.load(base | properties),
-                fs=PosixFileSystem(executor),
-                clock=SystemClock(),
-                network=SocketNetwork(),
-                store=MemoryStore(),
-                random=Random(1),
-            )
-            await broker.start()
-            reader, writer = await asyncio.open_connection("localhost", broker.listener.port)
+        async with running_broker(
+            tmp_path, properties={"listeners": "PLAINTEXT://localhost:0", **properties}
+        ) as running:
+            reader, writer = await asyncio.open_connection("localhost", running.listener.port)
             try:
-                await scenario(Client(broker, reader, writer))
+                await scenario(Client(running.broker, reader, writer))
             finally:
                 writer.close()
-                await broker.stop()
 
     def run_scenario(scenario: Scenario, **properties: str) -> None:
         named = {name.replace("_", "."): value for name, value in properties.items()}

@@ -1,16 +1,27 @@
 """Loopback ports."""
 
+import random
 import socket
 import time
 from collections.abc import Callable
 
 HOST = "127.0.0.1"
 
+_FIRST, _END = 20_000, 30_000
+
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
+    """A port that is free, and below those that the kernel hands out to clients, who could take it meanwhile."""
+    # Not the lowest: another test run on this machine would be given the same one before we listen on it.
+    for port in random.sample(range(_FIRST, _END), 100):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError(f"no free port among a hundred between {_FIRST} and {_END}")
 
 
 def is_open(port: int) -> bool:
