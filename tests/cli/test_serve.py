@@ -1,11 +1,13 @@
 """Starting, stopping and refusing to start."""
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from broker_process import BrokerProcess
 from penstock.cli.main import main
@@ -106,10 +108,42 @@ def test_nobody_needs_to_read_the_greeting(tmp_path: Path) -> None:
     assert process.wait(TIMEOUT_S) == 0
 
 
+def test_all_addresses_need_one_that_clients_can_use(tmp_path: Path) -> None:
+    address = f"0.0.0.0:{free_port()}"
+    failed = run_penstock("serve", "--listen", address, "--data", tmp_path)
+    assert failed.code == 1
+    assert "all of this machine's addresses" in failed.err
+    port = address.rpartition(":")[2]
+    assert f"--advertised {socket.gethostname()}:{port}" in failed.err.partition("hint:")[2]
+    # A bad choice is not better than none.
+    failed = run_penstock("serve", "--listen", address, "--advertised", address, "--data", tmp_path)
+    assert (failed.code, "a host that clients can reach" in failed.err) == (1, True)
+    assert "--advertised" in failed.err.partition("hint:")[2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a second loopback address")
+def test_clients_are_sent_to_the_advertised_address(tmp_path: Path) -> None:
+    """Whoever comes to another address of the machine goes on at the one that is advertised."""
+    port = free_port()
+    command = [*PENSTOCK, "serve", "--listen", f"0.0.0.0:{port}", "--advertised", f"127.0.0.2:{port}"]
+    process = subprocess.Popen([*command, "--data", tmp_path / "data"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    welcome = [process.stdout.readline() for _ in range(2)]
+    assert f"listens on localhost:{port}" in welcome[0]
+    assert welcome[1] == f"All clients are sent to 127.0.0.2:{port}.\n"
+    admin = AdminClient({"bootstrap.servers": f"localhost:{port}"})
+    assert [str(broker) for broker in admin.list_topics(timeout=TIMEOUT_S).brokers.values()] == [f"127.0.0.2:{port}/1"]
+    assert run_penstock("topics", "create", "t", "-b", f"localhost:{port}").code == 0
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("option", ["--listen", "--advertised"])
 @pytest.mark.parametrize("address", ["localhost", "9092", "localhost:99999", "::1:9092", "localhost:http"])
-def test_bad_address(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--listen", address]) == 2
-    assert f"--listen {address} is not an address" in capsys.readouterr().err
+def test_bad_address(option: str, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", option, address]) == 2
+    assert f"{option} {address} is not an address" in capsys.readouterr().err
 
 
 def test_options_override_the_properties_file(tmp_path: Path) -> None:
@@ -147,8 +181,9 @@ def test_unknown_setting(tmp_path: Path) -> None:
 
 def test_plain_options_leave_the_rest_to_typer() -> None:
     assert plain_options([]) == {}
-    assert plain_options(["--listen", "h:1", "--data=d", "--node-id", "2"]) == {
+    assert plain_options(["--listen", "h:1", "--advertised", "a:2", "--data=d", "--node-id", "2"]) == {
         "listen": "h:1",
+        "advertised": "a:2",
         "data": "d",
         "node_id": 2,
     }

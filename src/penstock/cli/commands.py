@@ -49,6 +49,14 @@ def serve_command(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Address to listen on.", show_default=serve.DEFAULT_LISTEN),
     ] = None,
+    advertised: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address by which clients reach it, for --listen 0.0.0.0:9092.",
+            show_default="where it listens",
+        ),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Directory for the data; made if missing.", show_default=serve.DEFAULT_DATA),
@@ -64,9 +72,10 @@ def serve_command(
     Examples:
       penstock serve
       penstock serve --listen localhost:9192 --data /var/lib/penstock
+      penstock serve --listen 0.0.0.0:9092 --advertised queue.example.com:9092
       penstock serve --config server.properties --node-id 1
     """
-    return serve.serve(listen=listen, data=data, config=config, node_id=node_id)
+    return serve.serve(listen=listen, advertised=advertised, data=data, config=config, node_id=node_id)
 
 
 commands.command()(produce)

@@ -21,6 +21,7 @@ DEFAULT_DATA = "./penstock-data"
 
 class ServeOptions(TypedDict, total=False):
     listen: str | None
+    advertised: str | None
     data: str | None
     config: str | None
     node_id: int | None
@@ -38,6 +39,8 @@ def plain_options(arguments: Sequence[str]) -> ServeOptions | None:
             value = remaining.pop(0)
         if name == "--listen":
             options["listen"] = value
+        elif name == "--advertised":
+            options["advertised"] = value
         elif name == "--data":
             options["data"] = value
         elif name == "--config":
@@ -50,12 +53,18 @@ def plain_options(arguments: Sequence[str]) -> ServeOptions | None:
 
 
 def serve(
-    listen: str | None = None, data: str | None = None, config: str | None = None, node_id: int | None = None
+    listen: str | None = None,
+    advertised: str | None = None,
+    data: str | None = None,
+    config: str | None = None,
+    node_id: int | None = None,
 ) -> int:
     """Exit code of a broker that has served until it was told to stop."""
     properties = _read_properties(config) if config is not None else {}
     if listen is not None:
-        properties["listeners"] = f"PLAINTEXT://{_checked_address(listen)}"
+        properties["listeners"] = f"PLAINTEXT://{_checked_address('--listen', listen)}"
+    if advertised is not None:
+        properties["advertised.listeners"] = f"PLAINTEXT://{_checked_address('--advertised', advertised)}"
     if data is not None:
         properties["log.dirs"] = data
         properties.pop("log.dir", None)
@@ -69,6 +78,8 @@ def serve(
 
 
 def _run(properties: dict[str, str]) -> int:
+    from socket import gethostname
+
     from penstock.base.config import BrokerConfig
     from penstock.base.config_key import InvalidConfig
     from penstock.base.logging import configure_logging
@@ -79,8 +90,9 @@ def _run(properties: dict[str, str]) -> int:
         return _serve(config)
     except InvalidConfig as error:
         hint = "Settings have Kafka's names and stand in the file that --config names."
-        if "advertised.listeners must" in str(error):
-            hint = "Add a line advertised.listeners=PLAINTEXT://HOST:PORT to the file that --config names."
+        if "advertised.listeners" in str(error):
+            port = properties["listeners"].rpartition(":")[2]
+            hint = f"Say by which name other machines reach this one, for example: --advertised {gethostname()}:{port}"
         raise Failure(
             f"The broker cannot start with this configuration: {error}.", hint=hint, code="INVALID_CONFIG"
         ) from error
@@ -121,16 +133,16 @@ def _read_properties(path: str) -> dict[str, str]:
         ) from error
 
 
-def _checked_address(listen: str) -> str:
-    host, colon, port = listen.rpartition(":")
+def _checked_address(option: str, address: str) -> str:
+    host, colon, port = address.rpartition(":")
     bare_ipv6 = ":" in host and not host.startswith("[")
     if not colon or bare_ipv6 or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise Failure(
-            f"--listen {listen} is not an address.",
-            hint=f"Give HOST:PORT, for example --listen {DEFAULT_LISTEN} or [::1]:9092.",
+            f"{option} {address} is not an address.",
+            hint=f"Give HOST:PORT, for example {option} {DEFAULT_LISTEN} or [::1]:9092.",
             code="USAGE",
         )
-    return listen
+    return address
 
 
 def _welcome(config: "BrokerConfig", port: int) -> None:
@@ -139,6 +151,7 @@ def _welcome(config: "BrokerConfig", port: int) -> None:
     penstock = program()
     text = (
         f"Penstock listens on {address} and keeps its data in {config.data_dir}. Ctrl-C stops it.\n"
+        f"{_elsewhere(config, port)}"
         "Try it in a second terminal:\n"
         f"  {penstock} topics create hello{at}\n"
         f"  echo 'Hello, world' | {penstock} produce hello{at}\n"
@@ -148,9 +161,19 @@ def _welcome(config: "BrokerConfig", port: int) -> None:
         os.write(1, text.encode())
 
 
+def _elsewhere(config: "BrokerConfig", port: int) -> str:
+    """A line that says where clients go after the first contact; nothing when it is where the broker listens."""
+    if config.advertised_host is None:
+        return ""
+    return f"All clients are sent to {_joined(config.advertised_host, config.advertised_port or port)}.\n"
+
+
 def _address(config: "BrokerConfig", port: int) -> str:
     """Where a client on this machine finds the broker."""
-    host = "localhost" if config.host in ("", "0.0.0.0", "::") else config.host
+    return _joined("localhost" if config.host in ("", "0.0.0.0", "::") else config.host, port)
+
+
+def _joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

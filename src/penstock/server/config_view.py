@@ -61,7 +61,7 @@ def broker_configs(image: ClusterImage, config: BrokerConfig) -> list[ConfigValu
     for name, key in sorted(names.items()):
         aliases = [name] if name in BROKER_SYNONYMS else [name, *(synonym.name for synonym in key.synonyms)]
         synonyms = list(_broker_synonyms(key, levels, aliases))
-        text = _listener(image, config) if name == "advertised.listeners" else in_force.text(name)
+        text = _known_now(name, image, config) or in_force.text(name)
         values.append(_value(name, key, text, synonyms, name not in DYNAMIC_BROKER_CONFIGS))
     return values
 
@@ -80,12 +80,14 @@ def _broker_key(name: str) -> ConfigKey:
     return BROKER_CONFIGS[name] if name in BROKER_CONFIGS else BROKER_SYNONYMS[name][0]
 
 
-def _listener(image: ClusterImage, config: BrokerConfig) -> str | None:
-    """Where clients reach this broker: known for sure once it is registered, whatever port it was given."""
+def _known_now(name: str, image: ClusterImage, config: BrokerConfig) -> str | None:
+    """The value of a setting that the broker was left to choose, once it has; None for all others."""
+    if name == "cluster.id":
+        return image.cluster_id
     registered = image.brokers.get(NodeId(config.node_id))
-    if registered is None:
-        return config.text("advertised.listeners")
-    return str(Listener(registered.host, registered.port))
+    if name == "advertised.listeners" and registered is not None:
+        return str(Listener(registered.host, registered.port))  # Whatever port it was given.
+    return None
 
 
 def _broker_levels(image: ClusterImage, config: BrokerConfig) -> list[tuple[ConfigSource, Mapping[str, str]]]:
