@@ -153,6 +153,10 @@ def test_a_failed_sync_fails_who_waits_and_all_who_come_later(tmp_path: Path) ->
         with pytest.raises(Refused) as refused:
             partition.append(batch(b"b"), produce_version=9)
         assert refused.value.code is ErrorCode.kafka_storage_error
+        # Also those who have nothing to append and ask for what was written before.
+        assert not partition.when_committed(appended.next_offset, told.append)
+        await asyncio.sleep(0)
+        assert told == [ErrorCode.kafka_storage_error] * 2
 
     run(scenario)
 

@@ -200,7 +200,10 @@ class Partition:
         """Whether everything below `next_offset` is committed; if not yet, `callback` will be told."""
         if self.high_watermark >= next_offset:
             return True
-        self._uncommitted.append((next_offset, callback))
+        if self.log.failure is None:
+            self._uncommitted.append((next_offset, callback))
+        else:  # Nobody will sync it any more.
+            asyncio.get_running_loop().call_soon(callback, ErrorCode.kafka_storage_error)
         return False
 
     def _on_synced(self) -> None:
