@@ -162,6 +162,21 @@ def test_an_absent_static_member_keeps_its_seat_through_a_rebalance() -> None:
     assert {member.member_id for member in world.replies[token].members} == {leader, absent}
 
 
+def test_a_rebalance_gives_an_absent_static_member_no_new_session() -> None:
+    world = World()
+    (leader, absent), _ = world.stable_static("i1", "i2")
+    world.shard.groups["g"].members[absent].rebalance_timeout_ms = 8_000
+    token = world.send_join(leader, instance_id="i1", rebalance_timeout_ms=8_000)
+    world.advance(8_000)
+    generation = world.replies[token].generation_id
+    world.sync(leader, generation, instance_id="i1")
+    world.advance(SESSION_MS - 8_001)
+    assert world.heartbeat(leader, generation, instance_id="i1") is ErrorCode.none
+    world.advance(1)
+    assert world.heartbeat(leader, generation, instance_id="i1") is ErrorCode.rebalance_in_progress
+    assert absent not in world.shard.groups["g"].members
+
+
 @pytest.mark.parametrize("rebalance_timeout_ms", [0, 5_000])
 def test_static_members_that_are_all_absent_go_with_their_sessions(rebalance_timeout_ms: int) -> None:
     world = World()

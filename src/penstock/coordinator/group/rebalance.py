@@ -100,9 +100,11 @@ def _become_empty(group: ClassicGroup, now: Now, out: Decision) -> None:
 def _begin_generation(group: ClassicGroup, now: Now, out: Decision) -> None:
     group.next_generation(now)
     for member in group.members.values():
-        group.answer_join(member, group.joined(member), out)
-        member.is_new = False
-        group.touch(member, now)
+        # An absent static member gets no new session (in Kafka it does): rebalances would keep the dead in their seats.
+        if member.join_token is not None:
+            group.answer_join(member, group.joined(member), out)
+            member.is_new = False
+            group.touch(member, now)
     group.deadlines.set(Key(Kind.SYNC, group.group_id), now.timer_ms + group.rebalance_timeout_ms)
 
 
