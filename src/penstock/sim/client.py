@@ -59,6 +59,8 @@ class FetchReply(NamedTuple):
     error: ErrorCode
     high_watermark: int
     records: list[tuple[int, bytes]]  # Offset and value, from the offset asked for on.
+    log_start: int
+    next_offset: int  # Where to go on; past what compaction has emptied.
 
 
 class _Waiting(NamedTuple):
@@ -125,8 +127,9 @@ class SimClient(asyncio.Protocol):
         """Records from `offset` on; an empty reply when none came within `wait_ms`."""
         reply = await self._ask(*FETCH, fetch_body(partition, offset, wait_ms, bytes_max), FetchResponse)
         answer = reply.responses[0].partitions[0]
-        records = _records(answer.records or b"", offset)
-        return FetchReply(ErrorCode(answer.error_code.value), answer.high_watermark, records)
+        records, next_offset = _records(answer.records or b"", offset)
+        code = ErrorCode(answer.error_code.value)
+        return FetchReply(code, answer.high_watermark, records, answer.log_start_offset, next_offset)
 
     async def ask(self, request: Any, reply_type: type[R], *, within_s: float = REPLY_TIMEOUT_S) -> R:
         """The reply to a request of kio's; NoReply when it takes longer than it may."""
@@ -211,8 +214,9 @@ def _metadata_topic(name: str) -> metadata_request.MetadataRequestTopic:
     return metadata_request.MetadataRequestTopic(topic_id=None, name=TopicName(name))
 
 
-def _records(data: bytes, offset: int) -> list[tuple[int, bytes]]:
+def _records(data: bytes, offset: int) -> tuple[list[tuple[int, bytes]], int]:
     """What a consumer makes of fetched bytes: checked batches, a last one that is cut short left out."""
+    next_offset = offset
     found: list[tuple[int, bytes]] = []
     position = 0
     while len(data) - position >= 12:
@@ -226,4 +230,5 @@ def _records(data: bytes, offset: int) -> list[tuple[int, bytes]]:
             if record.offset >= offset:
                 found.append((record.offset, record.value or b""))
         position += header.size
-    return found
+        next_offset = header.next_offset
+    return found, next_offset

@@ -48,7 +48,7 @@ class Scenario:
     @classmethod
     def draw(cls, seed: int) -> "Scenario":
         random = Random(f"scenario-{seed}")
-        lives = tuple(_draw_life(random) for _ in range(random.randint(1, 4)))
+        lives = tuple(draw_life(random) for _ in range(random.randint(1, 4)))
         sends = random.randint(6, 14)
         seconds = sum(life.up_seconds + life.down_seconds for life in lives)
         return cls(
@@ -72,7 +72,7 @@ class Scenario:
         return "\n".join(f"  {field.name}={getattr(self, field.name)}" for field in fields(self))
 
 
-def _draw_life(random: Random) -> Life:
+def draw_life(random: Random) -> Life:
     ends = list(OUTAGE_WEIGHTS)
     return Life(
         end=random.choices(ends, [OUTAGE_WEIGHTS[end] for end in ends])[0],
