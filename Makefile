@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
+# Compiled modules are kept, whatever the shell says: to compile them anew takes as long as the rest of a start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run test check bench schemas docs lock clean
 .DEFAULT_GOAL := help
 

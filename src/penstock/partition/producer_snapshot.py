@@ -17,8 +17,6 @@ A file that is damaged in any way is BadSnapshot, and the state is then replayed
 import struct
 from itertools import chain
 
-import crc32c
-
 from penstock.base.types import Offset
 from penstock.partition.producer_state import (
     BATCHES_MAX,
@@ -29,6 +27,7 @@ from penstock.partition.producer_state import (
     ProducerState,
     StoredBatch,
 )
+from penstock.wire.checksum import crc32c
 
 SNAPSHOT_SUFFIX = ".snapshot"
 VERSION = 1
@@ -61,7 +60,7 @@ def encode_snapshot(state: ProducerState) -> bytes:
         chain.from_iterable(_entries_of(producer_id, producer) for producer_id, producer in state.producers.items())
     )
     data = bytearray(_HEAD.pack(VERSION, 0, len(entries)) + b"".join(entries))
-    _CRC.pack_into(data, _CRC_POSITION, crc32c.crc32c(memoryview(data)[_CRC_START:]))
+    _CRC.pack_into(data, _CRC_POSITION, crc32c(memoryview(data)[_CRC_START:]))
     return bytes(data)
 
 
@@ -98,7 +97,7 @@ def decode_snapshot(data: bytes, *, producers_max: int = PRODUCERS_MAX) -> Produ
     version, crc, count = _HEAD.unpack_from(data)
     if version != VERSION:
         raise BadSnapshot(f"version {version} is not {VERSION}")
-    if crc32c.crc32c(memoryview(data)[_CRC_START:]) != crc:
+    if crc32c(memoryview(data)[_CRC_START:]) != crc:
         raise BadSnapshot("checksum does not match")
     if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
         raise BadSnapshot(f"{count} entries stated, {len(data) - _HEAD.size} bytes found")

@@ -8,8 +8,6 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import crc32c
-
 from penstock.base.types import NO_TIMESTAMP
 from penstock.storage.offset_map import OffsetMap
 from penstock.wire import compression
@@ -24,6 +22,7 @@ from penstock.wire.batch import (
     CorruptBatch,
     plain_payload,
 )
+from penstock.wire.checksum import crc32c
 from penstock.wire.varint import Buffer, InvalidVarint, read_varint, write_varint
 
 DELETE_HORIZON_MASK = 0x40
@@ -156,5 +155,5 @@ def _batch(header: BatchHeader, payload: Buffer) -> bytearray:
     batch = bytearray(HEADER_BYTES + len(payload))
     batch[HEADER_BYTES:] = payload
     HEADER.pack_into(batch, 0, *header._replace(batch_length=len(batch) - PREFIX_BYTES))
-    struct.pack_into(">I", batch, CRC_POSITION, crc32c.crc32c(memoryview(batch)[CRC_START:]))
+    struct.pack_into(">I", batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
     return batch

@@ -12,9 +12,8 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import crc32c
-
 from penstock.wire import compression
+from penstock.wire.checksum import crc32c
 from penstock.wire.compression import Codec
 from penstock.wire.varint import InvalidVarint, read_varint, write_varint
 
@@ -117,7 +116,7 @@ def has_valid_crc(view: Buffer, position: int, header: BatchHeader) -> bool:
     if header.batch_length < BATCH_LENGTH_MIN:
         return False
     body = memoryview(view)[position + CRC_START : position + header.size]
-    return bool(crc32c.crc32c(body) == header.crc)
+    return bool(crc32c(body) == header.crc)
 
 
 def stamp(view: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
@@ -132,7 +131,7 @@ def stamp_append_time(view: bytearray | memoryview, position: int, header: Batch
     struct.pack_into(">h", view, position + CRC_START, attributes)
     struct.pack_into(">q", view, position + _MAX_TIMESTAMP_POSITION, timestamp)
     body = memoryview(view)[position + CRC_START : position + header.size]
-    struct.pack_into(">I", view, position + CRC_POSITION, crc32c.crc32c(body))
+    struct.pack_into(">I", view, position + CRC_POSITION, crc32c(body))
 
 
 def records_of(view: Buffer, position: int = 0, *, decompressed_bytes_max: int) -> Iterator[Record]:
@@ -242,7 +241,7 @@ def build_batch(
         len(kept),
     )  # fmt: skip
     HEADER.pack_into(batch, 0, *fields)
-    struct.pack_into(">I", batch, CRC_POSITION, crc32c.crc32c(memoryview(batch)[CRC_START:]))
+    struct.pack_into(">I", batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
     return batch
 
 
@@ -252,7 +251,7 @@ def with_payload(header: BatchHeader, payload: bytes, codec: Codec) -> bytearray
     batch[HEADER_BYTES:] = payload
     attributes = header.attributes & ~CODEC_MASK | codec
     HEADER.pack_into(batch, 0, *header._replace(batch_length=len(batch) - PREFIX_BYTES, attributes=attributes))
-    struct.pack_into(">I", batch, CRC_POSITION, crc32c.crc32c(memoryview(batch)[CRC_START:]))
+    struct.pack_into(">I", batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
     return batch
 
 
