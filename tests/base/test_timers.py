@@ -2,7 +2,11 @@
 
 import asyncio
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from penstock.base.timers import TICK_S, TimerWheel
+from penstock.sim.clock import SimLoop
 
 
 def test_timers_fire_in_order_and_never_early() -> None:
@@ -60,3 +64,46 @@ def test_a_callback_that_sets_a_late_timer_holds_up_no_earlier_one() -> None:
         return fired
 
     assert asyncio.run(scenario()) == ["soon"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2000), st.lists(st.integers(0, 2000), max_size=3)), max_size=20))
+def test_every_timer_fires_within_a_tick_of_its_time_whoever_set_it(plan: list[tuple[int, list[int]]]) -> None:
+    """A callback that set a timer once made the wheel forget those before it."""
+
+    async def scenario() -> list[tuple[float, float]]:
+        wheel, loop = TimerWheel(), asyncio.get_running_loop()
+        fired: list[tuple[float, float]] = []
+
+        def set_timer(delay_ms: int, following: list[int]) -> None:
+            due = loop.time() + delay_ms / 1000
+
+            def on_time() -> None:
+                fired.append((due, loop.time()))
+                for after_ms in following:
+                    set_timer(after_ms, [])
+
+            wheel.call_later(delay_ms / 1000, on_time)
+
+        for delay_ms, following in plan:
+            set_timer(delay_ms, following)
+        await asyncio.sleep(5)
+        return fired
+
+    fired = SimLoop().run(scenario())
+    assert len(fired) == sum(1 + len(following) for _, following in plan)
+    assert all(due <= at + 1e-6 and at <= due + TICK_S + 1e-6 for due, at in fired), fired
+
+
+def test_a_callback_that_fails_takes_no_other_with_it() -> None:
+    async def scenario() -> list[str]:
+        wheel, loop, fired = TimerWheel(), asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: fired.append(repr(context["exception"])))
+        for callback in (lambda: 1 // 0, lambda: fired.append("same tick")):
+            wheel.call_later(0.01, callback)
+        wheel.call_later(0.02, lambda: fired.append("next"))
+        await asyncio.sleep(0.1)
+        return fired
+
+    assert sorted(asyncio.run(scenario())) == sorted(
+        [repr(ZeroDivisionError("integer division or modulo by zero")), "same tick", "next"]
+    )

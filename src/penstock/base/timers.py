@@ -5,6 +5,7 @@ Deadlines fire up to one tick late, never early.
 """
 
 import asyncio
+import heapq
 import math
 from collections.abc import Callable
 
@@ -25,39 +26,52 @@ class Timer:
 class TimerWheel:
     def __init__(self) -> None:
         self._slots: dict[int, dict[Timer, None]] = {}
-        self._handle: asyncio.TimerHandle | None = None
-        self._next_tick = 0
+        self._ticks: list[int] = []  # The keys of `_slots`, as a heap.
+        self._handle: asyncio.TimerHandle | None = None  # For the earliest of them.
+        self._is_firing = False
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         loop = asyncio.get_running_loop()
         tick = math.ceil((loop.time() + delay_s) / TICK_S)
         slot = self._slots.get(tick)
         if slot is None:
-            slot = self._slots[tick] = {}
-            if self._handle is None or tick < self._next_tick:
-                self._schedule(loop, tick)
+            slot = self._add_slot(tick)
+            if self._ticks[0] == tick and not self._is_firing:  # Else `_fire` schedules what is next when it is done.
+                self._schedule(loop)
         timer = Timer(callback, slot)
         slot[timer] = None
         return timer
 
-    def _schedule(self, loop: asyncio.AbstractEventLoop, tick: int) -> None:
+    def _add_slot(self, tick: int) -> dict[Timer, None]:
+        heapq.heappush(self._ticks, tick)
+        slot: dict[Timer, None] = {}
+        self._slots[tick] = slot
+        return slot
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._handle is not None:
             self._handle.cancel()
-        self._next_tick = tick
-        self._handle = loop.call_at(tick * TICK_S, self._fire)
+        self._handle = loop.call_at(self._ticks[0] * TICK_S, self._fire)
 
     def _fire(self) -> None:
         self._handle = None
-        slot = self._slots.pop(self._next_tick)
-        while slot:
-            timer = next(iter(slot))
-            del slot[timer]
-            timer.callback()
-        if self._slots:
-            # Also when a callback has set a timer: with no handle there, it took its own tick for the next.
-            self._schedule(asyncio.get_running_loop(), min(self._slots))
+        self._is_firing = True
+        slot = self._slots[self._ticks[0]]
+        try:
+            while slot:
+                timer = next(iter(slot))
+                del slot[timer]
+                timer.callback()
+        finally:
+            # A callback that failed leaves the others of its slot, whose time has come, for the next turn of the loop.
+            self._is_firing = False
+            if not slot and self._slots:
+                del self._slots[heapq.heappop(self._ticks)]
+            if self._slots:
+                self._schedule(asyncio.get_running_loop())
 
     def close(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
         self._slots.clear()
+        self._ticks.clear()
