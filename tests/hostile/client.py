@@ -79,6 +79,9 @@ class Client:
     def close(self) -> None:
         self._socket.close()
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def end_sending(self) -> None:
         self._socket.shutdown(socket.SHUT_WR)
 

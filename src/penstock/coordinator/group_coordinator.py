@@ -18,6 +18,7 @@ from penstock.cluster.topic_plan import NewTopic
 from penstock.coordinator.group.decision import Decision, Now, Response, Token
 from penstock.coordinator.group.group_config import GroupConfig
 from penstock.coordinator.group.group_shard import GroupShard
+from penstock.coordinator.group.member_budget import MemberBudget
 from penstock.coordinator.shard_runner import ShardRunner
 from penstock.partition.manager import PartitionManager
 from penstock.storage.fs import FileSystem
@@ -64,6 +65,7 @@ class GroupCoordinator:
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
             offset_metadata_bytes_max=config.offset_metadata_max_bytes,
         )
+        self._budget = MemberBudget(self._group_config.members_bytes_max)
         self._image = EMPTY_IMAGE
         self._runners: dict[int, ShardRunner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,7 +120,7 @@ class GroupCoordinator:
             return
         runner = ShardRunner(
             partition=partition,
-            shard=GroupShard(new_unique_id=self._new_unique_id, config=self._group_config),
+            shard=GroupShard(new_unique_id=self._new_unique_id, config=self._group_config, budget=self._budget),
             clock=self._clock,
             timers=self._timers,
             fs=self._fs,

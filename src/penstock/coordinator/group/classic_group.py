@@ -17,6 +17,7 @@ from penstock.coordinator.group.deadlines import Deadlines, Key, Kind
 from penstock.coordinator.group.decision import Decision, Now, Reply, Token
 from penstock.coordinator.group.group_config import GroupConfig
 from penstock.coordinator.group.member import Member, rebalance_timeout_ms, restored_member
+from penstock.coordinator.group.member_budget import MemberBudget
 from penstock.coordinator.group.protocol_plan import ProtocolCounts
 from penstock.coordinator.group.records import GroupMetadata
 from penstock.coordinator.group.replies import JoinedMember, JoinReply, SyncReply
@@ -29,10 +30,17 @@ MEMBER_ID_PREFIX_MAX = 255  # Characters of a client or instance id that go into
 
 class ClassicGroup:
     def __init__(
-        self, group_id: str, *, config: GroupConfig, deadlines: Deadlines, new_unique_id: Callable[[], str]
+        self,
+        group_id: str,
+        *,
+        config: GroupConfig,
+        budget: MemberBudget,
+        deadlines: Deadlines,
+        new_unique_id: Callable[[], str],
     ) -> None:
         self.group_id = group_id
         self.config = config
+        self.budget = budget
         self.deadlines = deadlines
         self._new_unique_id = new_unique_id
 
@@ -124,6 +132,7 @@ class ClassicGroup:
 
     def add(self, member: Member) -> None:
         self.members[member.member_id] = member
+        self.budget.charge(member)
         self.protocols.add(member.protocols)
         self.pending_ids.discard(member.member_id)
         if member.instance_id is not None:
@@ -138,6 +147,7 @@ class ClassicGroup:
         self.answer_join(member, JoinReply(error_code=code), out)
         self.answer_sync(member, SyncReply(error_code=code), out)
         self.deadlines.cancel(self._session(member_id))
+        self.budget.release(member)
         self.protocols.remove(member.protocols)
         self.unsynced_ids.discard(member_id)
         if member.instance_id is not None:
@@ -153,6 +163,7 @@ class ClassicGroup:
         member.client_host = command.client_host
         member.rebalance_timeout_ms = rebalance_timeout_ms(command)
         member.session_timeout_ms = command.session_timeout_ms
+        self.budget.charge(member)
         self._topics_of = -1
 
     def replace_static(self, old_id: str, new_id: str, out: Decision) -> Member:
@@ -288,7 +299,9 @@ class ClassicGroup:
         self.stored = record
         if self.state is GroupState.COMPLETING_REBALANCE and record.generation_id == self.generation_id:
             for stored in record.members:
-                self.members[stored.member_id].assignment = stored.assignment
+                member = self.members[stored.member_id]
+                member.assignment = stored.assignment
+                self.budget.charge(member)
             self.become(GroupState.STABLE, record.state_timestamp_ms)
 
     def restore(self, now: Now) -> None:

@@ -18,6 +18,9 @@ class GroupConfig:
     new_member_join_timeout_ms: int = 300_000
     # Names and metadata of all protocols of one member. A generation is one record, and max.message.bytes is 1 MiB.
     member_metadata_bytes_max: int = 1 << 20
+    # Of the members of all groups of this broker together: 32,000 that say little, or 32 that say as much as they may.
+    # With what the allocator adds it is less than 64 MiB, which is what hostile clients may cost us.
+    members_bytes_max: int = 32 << 20
     protocols_max: int = 100  # Clients name one to three. Every name is counted at every join.
     # Member ids that were given out (MEMBER_ID_REQUIRED) and not used yet, in all groups of one partition; the oldest
     # go first. A client comes back within a round trip; 10,000 of about 300 bytes are 3 MB.

@@ -31,6 +31,7 @@ from penstock.coordinator.group.group_config import DEFAULT_GROUP_CONFIG, GroupC
 from penstock.coordinator.group.heartbeat import decide_heartbeat
 from penstock.coordinator.group.join import check_join, decide_join
 from penstock.coordinator.group.leave import decide_leave
+from penstock.coordinator.group.member_budget import MemberBudget
 from penstock.coordinator.group.offset_commit import decide_commit, decide_delete
 from penstock.coordinator.group.offset_expiry import expired_offsets
 from penstock.coordinator.group.offsets import OffsetStore, fetch_offsets
@@ -64,8 +65,15 @@ CLOCK_JUMP_MS = 3_600_000  # More than any clock correction, and far less than a
 
 
 class GroupShard:
-    def __init__(self, *, new_unique_id: Callable[[], str], config: GroupConfig = DEFAULT_GROUP_CONFIG) -> None:
+    def __init__(
+        self,
+        *,
+        new_unique_id: Callable[[], str],
+        config: GroupConfig = DEFAULT_GROUP_CONFIG,
+        budget: MemberBudget | None = None,  # Shared by all shards of a broker.
+    ) -> None:
         self.config = config
+        self.budget = MemberBudget(config.members_bytes_max) if budget is None else budget
         self.offsets = OffsetStore()
         self.groups: dict[str, ClassicGroup] = {}  # Every group with a record, an offset, a member or a pending id.
         self.deadlines = Deadlines()
@@ -254,6 +262,7 @@ class GroupShard:
             for member in group.members.values():
                 group.answer_join(member, JoinReply(error_code=code, member_id=member.member_id), out)
                 group.answer_sync(member, SyncReply(error_code=code), out)
+                self.budget.release(member)
             group.cancel_deadlines()
             group.become(GroupState.DEAD, group.state_since_ms)
         return out
@@ -261,7 +270,13 @@ class GroupShard:
     # Books --------------------------------------------------------------------------------------------------------
 
     def _new_group(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(group_id, config=self.config, deadlines=self.deadlines, new_unique_id=self._new_unique_id)
+        return ClassicGroup(
+            group_id,
+            config=self.config,
+            budget=self.budget,
+            deadlines=self.deadlines,
+            new_unique_id=self._new_unique_id,
+        )
 
     def _group(self, group_id: str) -> ClassicGroup:
         group = self.groups.get(group_id)

@@ -75,6 +75,8 @@ def _has_room(group: ClassicGroup, command: JoinGroup) -> bool:
     if not member_id and command.instance_id is not None:
         member_id = group.static_ids.get(command.instance_id)  # Its seat is taken again, not added.
     member = group.members.get(member_id or "")
+    if not group.budget.can_join(command, member):
+        return False
     if group.state is GroupState.PREPARING_REBALANCE:
         # Those who have rejoined count, not those there were: a smaller limit takes effect with the next rebalance.
         return (member is not None and member.join_token is not None) or group.parked_joins < group.config.max_size

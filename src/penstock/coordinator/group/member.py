@@ -17,6 +17,7 @@ class Member:
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]
     assignment: bytes = b""  # Of the last generation that was stored.
+    charged_bytes: int = 0  # What the MemberBudget counts for it.
 
     join_token: Token | None = None  # A parked JoinGroup: the member has rejoined.
     sync_token: Token | None = None  # A parked SyncGroup. Never both.

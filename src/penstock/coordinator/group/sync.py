@@ -21,6 +21,10 @@ def decide_sync(group: ClassicGroup, command: SyncGroup, token: Token, now: Now,
         out.replies_now.append(Reply(token, SyncReply(error_code=code)))
         return
     member = group.members[command.member_id]
+    if not group.budget.has_room(_more_bytes(group, command)):
+        # Not a member any longer when the time for this generation is up; then another one may try to lead.
+        out.replies_now.append(Reply(token, SyncReply(error_code=ErrorCode.group_max_size_reached)))
+        return
     group.unsynced_ids.discard(command.member_id)
     if not group.unsynced_ids:
         group.deadlines.cancel(Key(Kind.SYNC, group.group_id))
@@ -50,6 +54,14 @@ def _check(group: ClassicGroup, command: SyncGroup) -> ErrorCode:
 
 def _differ(asked: str | None, there: str | None) -> bool:
     return asked is not None and there is not None and asked != there
+
+
+def _more_bytes(group: ClassicGroup, command: SyncGroup) -> int:
+    """What this assignment takes in memory, on top of the one before; nothing unless it is the one that counts."""
+    if group.state is not GroupState.COMPLETING_REBALANCE or command.member_id != group.leader_id:
+        return 0
+    members = group.members.values()
+    return sum(len(command.assignments.get(member.member_id, b"")) - len(member.assignment) for member in members)
 
 
 def _store_assignment(group: ClassicGroup, command: SyncGroup, now: Now, out: Decision) -> None:

@@ -1,0 +1,143 @@
+"""S14: members and commits of groups that are too late, too early, too large, or somebody else's."""
+
+import select
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from typing import Any
+
+import pytest
+
+from penstock.base.errors import ErrorCode
+from penstock.coordinator.group.group_config import GroupConfig
+from penstock.coordinator.group.member_budget import MEMBER_BYTES
+from penstock.server.api import ApiKey
+from penstock.wire.codec import Struct
+
+from .broker_process import BrokerProcess
+from .client import Client, framed, read_reply, request_frame
+from .group_client import commit, committed, find_coordinator, heartbeat, join, join_fields, leave, sync
+
+ANSWER_S_MAX = 2.0  # Those who may join are answered when the first rebalance of a group ends, after 3 s.
+CROWD = 100  # Members of 1 MB each.
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def group(client: Client) -> str:
+    name = f"group-{next(_numbers)}"
+    assert find_coordinator(client, name) == 0
+    return name
+
+
+@pytest.fixture
+def member(client: Client, group: str) -> Iterator[Any]:
+    """The only member of a stable group, as JoinGroup answered it."""
+    joined = join(client, group)
+    assert joined.error_code == 0
+    assert sync(client, group, joined).error_code == 0
+    yield joined
+    leave(client, group, (joined.member_id, None))
+
+
+def test_s14_a_commit_of_an_old_generation_is_refused(client: Client, topic: str, group: str, member: Any) -> None:
+    ours = {"member_id": member.member_id, "generation": member.generation_id}
+    assert commit(client, group, topic, offset=5, **ours) == [0]
+    again = join(client, group, member.member_id)  # The leader rejoins: a new generation.
+    assert again.generation_id == member.generation_id + 1
+    assert sync(client, group, again).error_code == 0
+    assert commit(client, group, topic, offset=3, **ours) == [ErrorCode.illegal_generation]
+    assert heartbeat(client, group, member.member_id, member.generation_id) == ErrorCode.illegal_generation
+    for wrong in (again.generation_id + 1, 0, -2, 2**31 - 1):
+        codes = commit(client, group, topic, offset=3, member_id=member.member_id, generation=wrong)
+        assert codes == [ErrorCode.illegal_generation], wrong
+    assert committed(client, group, topic) == [5]
+
+
+def test_s14_an_unknown_member_is_refused_everywhere(client: Client, topic: str, group: str, member: Any) -> None:
+    generation = member.generation_id
+    for name in ("nobody", "", "\0", member.member_id + " ", "x" * 30_000):
+        codes = commit(client, group, topic, member_id=name, generation=generation)
+        assert codes == [ErrorCode.unknown_member_id], name
+        assert heartbeat(client, group, name, generation) == ErrorCode.unknown_member_id, name
+    assert join(client, group, "nobody").error_code == ErrorCode.unknown_member_id
+    assert leave(client, group, ("nobody", None)) == [ErrorCode.unknown_member_id]
+    assert commit(client, group, topic) == [ErrorCode.unknown_member_id]  # Without a member, into a live group.
+    assert committed(client, group, topic) == [-1]
+
+
+def test_s14_the_older_of_two_with_one_instance_id_is_fenced(client: Client, topic: str, group: str) -> None:
+    first = join(client, group, instance_id="seat")
+    assert sync(client, group, first, instance_id="seat").error_code == 0
+    second = join(client, group, instance_id="seat")  # Takes the seat, and the assignment with it.
+    assert (second.error_code, second.generation_id) == (0, first.generation_id)
+    assert second.member_id != first.member_id
+    old = {"member_id": first.member_id, "generation": first.generation_id, "instance_id": "seat"}
+    assert commit(client, group, topic, **old) == [ErrorCode.fenced_instance_id]
+    assert heartbeat(client, group, first.member_id, first.generation_id, "seat") == ErrorCode.fenced_instance_id
+    assert sync(client, group, first, instance_id="seat").error_code == ErrorCode.fenced_instance_id
+    assert join(client, group, first.member_id, instance_id="seat").error_code == ErrorCode.fenced_instance_id
+    assert leave(client, group, (first.member_id, "seat")) == [ErrorCode.fenced_instance_id]
+    assert commit(client, group, topic, **{**old, "member_id": second.member_id}) == [0]
+    assert leave(client, group, ("", "seat")) == [0]
+
+
+@pytest.mark.parametrize("session_ms", [1, 0, -1, -(2**31), 5_999, 1_800_001, 2**31 - 1])
+def test_s14_a_session_timeout_out_of_bounds(client: Client, group: str, session_ms: int) -> None:
+    assert join(client, group, session_ms=session_ms).error_code == ErrorCode.invalid_session_timeout
+
+
+@pytest.mark.parametrize("version", [0, 3, 5, 9])
+def test_s14_an_empty_group_id(client: Client, group: str, version: int) -> None:
+    assert join(client, "", version=version).error_code == ErrorCode.invalid_group_id
+    assert heartbeat(client, "", "m", 1) == ErrorCode.invalid_group_id
+
+
+def test_s14_metadata_of_a_commit_has_a_limit(client: Client, topic: str, group: str) -> None:
+    assert commit(client, group, topic, offset=4, metadata="m" * 4096) == [0]
+    for metadata in ("m" * 4097, "m" * 5000, "é" * 2049):
+        codes = commit(client, group, topic, offset=9, metadata=metadata)
+        assert codes == [ErrorCode.offset_metadata_too_large]
+    assert committed(client, group, topic) == [4]
+
+
+@pytest.mark.parametrize("size", [(1 << 20) + 1, 10_000_000, 90_000_000])
+def test_s14_a_large_subscription(client: Client, group: str, size: int) -> None:
+    joined = join(client, group, instance_id="large", metadata=bytes(size))
+    assert joined.error_code == ErrorCode.invalid_request
+
+
+def test_s14_many_protocols(client: Client, group: str) -> None:
+    assert join(client, group, instance_id="many", protocols=101).error_code == ErrorCode.invalid_request
+    joined = join(client, group, instance_id="many", metadata=bytes(20_000), protocols=60)
+    assert joined.error_code == ErrorCode.invalid_request  # 1.2 MB in all.
+
+
+def test_s14_many_members_with_large_subscriptions(broker: BrokerProcess, client: Client, group: str) -> None:
+    """Each is small enough; all of them together are not. Who is too many is refused, and the memory stays bounded."""
+    budget = GroupConfig().members_bytes_max
+    room = budget // (1_000_000 + MEMBER_BYTES)
+    before = broker.rss_bytes()
+    names = [f"{group}-{number}" for number in range(CROWD)]
+    with ExitStack() as stack:
+        members = [stack.enter_context(Client(broker.port)) for _ in names]
+        for name, member in zip(names, members, strict=True):
+            fields = join_fields(name, instance_id="i", metadata=bytes(1_000_000))
+            member.send(framed(request_frame(ApiKey.JOIN_GROUP, 9, Struct(**fields))))
+        answered = wait_for_replies(members, CROWD - room)
+        growth = broker.rss_bytes() - before
+        for member in answered:
+            reply = read_reply(ApiKey.JOIN_GROUP, 9, member.receive(), 1)
+            assert reply.error_code == ErrorCode.group_max_size_reached
+        left = [leave(client, name, ("", "i")) for name in names]
+    assert left.count([0]) == room
+    assert growth <= 2 * budget, f"memory grew by {growth >> 20} MiB"
+
+
+def wait_for_replies(clients: list[Client], count: int) -> list[Client]:
+    deadline = time.monotonic() + ANSWER_S_MAX
+    while len(ready := select.select(clients, [], [], 0.1)[0]) < count:
+        assert time.monotonic() < deadline, f"{len(ready)} of {count} were answered"
+    return ready
