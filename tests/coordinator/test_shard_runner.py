@@ -1,23 +1,45 @@
 """Carrying out what the shard decides: in order, in batches that fit."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from penstock.base.errors import ErrorCode, Refused
 from penstock.coordinator.group import records
-from penstock.coordinator.group.decision import Decision
-from penstock.coordinator.group.records import GroupDeleted, OffsetDeleted
-from penstock.coordinator.shard_runner import RECORDS_PER_BATCH_MAX, ShardRunner
-from penstock.wire.batch import Record
+from penstock.coordinator.group.decision import Decision, Reply
+from penstock.coordinator.group.group_shard import GroupShard
+from penstock.coordinator.group.records import GroupDeleted, GroupRecord, OffsetDeleted
+from penstock.coordinator.group.replies import DeletedGroup, DeleteGroupsReply
+from penstock.coordinator.shard_runner import ShardRunner
+from penstock.wire.batch import Record, build_batch
+
+MAX_MESSAGE_BYTES = 1_048_588
 
 
 class Log:
-    """A partition that only remembers."""
+    """A partition that only remembers, up to some number of batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, batches_max: int = 1000) -> None:
         self.batches: list[list[Record]] = []
+        self.config = SimpleNamespace(max_message_bytes=MAX_MESSAGE_BYTES)
+        self.log = SimpleNamespace(log_end=0)
+        self._batches_max = batches_max
+        self._waiting: list[Callable[[ErrorCode], None]] = []
 
     def append_own(self, batch: list[Record]) -> None:
+        if len(self.batches) == self._batches_max:
+            raise Refused(ErrorCode.kafka_storage_error)
         self.batches.append(batch)
+
+    def when_committed(self, next_offset: int, callback: Callable[[ErrorCode], None]) -> bool:
+        self._waiting.append(callback)
+        return False
+
+    def commit(self, code: ErrorCode) -> None:
+        for callback in self._waiting:
+            callback(code)
 
 
 class Wheel:
@@ -36,24 +58,59 @@ def test_a_deadline_is_not_set_for_an_instant_at_which_it_is_not_due() -> None:
     wheel = Wheel()
     shard = SimpleNamespace(next_deadline_ms=4015)
     clock = SimpleNamespace(monotonic=lambda: 4.015, now_ms=lambda: 1000)
-    parts: dict[str, Any] = {"partition": None, "shard": shard, "clock": clock, "timers": wheel, "fs": None}
+    parts: dict[str, Any] = {"partition": Log(), "shard": shard, "clock": clock, "timers": wheel, "fs": None}
     runner = ShardRunner(**parts)
     runner.is_loaded = True
     runner.run(lambda now: Decision())
     assert wheel.delays == [0.001]
 
 
-def test_a_large_decision_is_cut_into_batches_and_keeps_its_order() -> None:
-    log, applied = Log(), []
-    shard = SimpleNamespace(apply=applied.append, next_deadline_ms=None)
-    clock = SimpleNamespace(monotonic=lambda: 1.0, now_ms=lambda: 1000)
+def runner_on(log: Log, shard: object) -> ShardRunner:
+    clock = SimpleNamespace(monotonic=lambda: 1.0, now_ms=lambda: 1_700_000_000_000)
     parts: dict[str, Any] = {"partition": log, "shard": shard, "clock": clock, "timers": None, "fs": None}
     runner = ShardRunner(**parts)
     runner.is_loaded = True
-    decided = [OffsetDeleted(group_id="g", topic="t", partition=n) for n in range(RECORDS_PER_BATCH_MAX * 2)]
-    decided.append(GroupDeleted(group_id="g"))
-    runner.run(lambda now: Decision(records=list(decided)))
+    return runner
+
+
+def deletion_of(count: int) -> list[GroupRecord]:
+    offsets = [OffsetDeleted(group_id="g", topic="t" * 200, partition=n) for n in range(count)]
+    return [*offsets, GroupDeleted(group_id="g")]
+
+
+def test_what_fits_one_batch_is_one_batch() -> None:
+    log, applied = Log(), []
+    decided = deletion_of(4_000)
+    runner_on(log, SimpleNamespace(apply=applied.append, next_deadline_ms=None)).run(lambda now: Decision(decided))
+    assert [len(batch) for batch in log.batches] == [4_001]
     assert applied == decided
-    assert [len(batch) for batch in log.batches] == [RECORDS_PER_BATCH_MAX, RECORDS_PER_BATCH_MAX, 1]
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_large_decision_is_cut_into_batches_and_keeps_its_order(is_answered: bool) -> None:
+    log, applied, told = Log(), [], []
+    decided = deletion_of(20_000)
+    replies = [Reply(told.append, DeleteGroupsReply(groups=()))] if is_answered else []
+    shard = SimpleNamespace(apply=applied.append, next_deadline_ms=None)
+    runner_on(log, shard).run(lambda now: Decision(decided, [], replies))
+    assert applied == decided
+    sizes = [len(build_batch(batch, base_offset=0)) for batch in log.batches]
+    assert len(sizes) == 5
+    assert 0.9 * MAX_MESSAGE_BYTES < min(sizes[:-1]) <= max(sizes) <= MAX_MESSAGE_BYTES
     written = [records.decode(record.key, record.value) for batch in log.batches for record in batch]
     assert written == decided
+    assert told == []
+    log.commit(ErrorCode.none)
+    assert told == [reply.response for reply in replies]
+
+
+def test_a_large_decision_that_fails_half_way_is_answered_as_failed() -> None:
+    log, applied, told = Log(batches_max=2), [], []
+    decided = deletion_of(20_000)
+    reply = DeleteGroupsReply(groups=(DeletedGroup("g", ErrorCode.none),))
+    shard = GroupShard(new_unique_id=str)
+    shard.apply = applied.append  # type: ignore[method-assign]
+    runner_on(log, shard).run(lambda now: Decision(decided, [], [Reply(told.append, reply)]))
+    assert applied == decided[: sum(map(len, log.batches))]
+    assert len(log.batches) == 2
+    assert [answer.groups for answer in told] == [(DeletedGroup("g", ErrorCode.not_coordinator),)]

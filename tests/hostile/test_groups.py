@@ -141,3 +141,22 @@ def wait_for_replies(clients: list[Client], count: int) -> list[Client]:
     while len(ready := select.select(clients, [], [], 0.1)[0]) < count:
         assert time.monotonic() < deadline, f"{len(ready)} of {count} were answered"
     return ready
+
+
+def test_a_commit_that_takes_more_than_one_batch(client: Client, topic: str, group: str) -> None:
+    offsets = list(range(30_000))
+    items = [
+        Struct(partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata="m" * 40)
+        for offset in offsets
+    ]
+    answer = client.ask(
+        ApiKey.OFFSET_COMMIT,
+        8,
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[Struct(name=topic, partitions=items)],
+    )
+    assert {int(item.error_code) for item in answer.topics[0].partitions} == {0}
+    assert committed(client, group, topic) == [offsets[-1]]

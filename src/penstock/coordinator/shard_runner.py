@@ -6,7 +6,7 @@ every other record.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from penstock.base.clock import Clock
 from penstock.base.errors import ErrorCode, Refused
@@ -20,12 +20,12 @@ from penstock.coordinator.group.records import CorruptRecord, GroupRecord
 from penstock.partition.partition import Partition
 from penstock.storage.disk_read import with_disk
 from penstock.storage.fs import FileSystem
-from penstock.wire.batch import CorruptBatch, Record, read_header, records_of
+from penstock.wire.batch import HEADER_BYTES, CorruptBatch, Record, read_header, records_of
 
 log = get_logger(__name__)
 
 LOAD_BYTES = 1 << 20  # Read at a time while loading; between two reads the loop serves others.
-RECORDS_PER_BATCH_MAX = 1000  # Of decisions without a reply (expiry), which may be cut: about 100 kB.
+RECORD_BYTES_AROUND = 32  # Around key and value, at the most: five lengths and deltas as varints, attributes, headers.
 
 
 class ShardRunner:
@@ -106,26 +106,41 @@ class ShardRunner:
         self.run(lambda now: self.shard.on_topics_deleted(names))
 
     def _carry_out(self, decision: Decision, now: Now) -> None:
-        while not decision.replies_on_commit and len(decision.records) > RECORDS_PER_BATCH_MAX:
-            # In order: a group's tombstone comes after those of its offsets.
-            self._carry_out(Decision(decision.records[:RECORDS_PER_BATCH_MAX]), now)
-            decision = Decision(decision.records[RECORDS_PER_BATCH_MAX:], decision.replies_now)
-        if decision.records:
+        done = 0
+        for batch in self._batches(decision.records, now):
             try:
-                self._append(decision.records, now)
+                self._partition.append_own(batch)
             except Refused as refused:
-                decision = self.shard.on_append_failed(decision, refused.code, now)
-            else:
-                for record in decision.records:
-                    self.shard.apply(record)
+                left = Decision(decision.records[done:], decision.replies_now, decision.replies_on_commit)
+                decision = self.shard.on_append_failed(left, refused.code, now)
+                break
+            for record in decision.records[done : done + len(batch)]:
+                self.shard.apply(record)
+            done += len(batch)
         _send(decision.replies_now)
         if decision.replies_on_commit:
             self._send_when_committed(decision)
         self._schedule()
 
-    def _append(self, decided: list[GroupRecord], now: Now) -> None:
-        encoded = [records.encode(record) for record in decided]
-        self._partition.append_own([Record(0, now.wall_ms, key, value) for key, value in encoded])
+    def _batches(self, decided: Sequence[GroupRecord], now: Now) -> Iterator[list[Record]]:
+        """The records, in order, in as few batches as may be written.
+
+        What fits one batch is in the log as a whole or not at all. What does not (the offsets of a large group) can be
+        torn by a crash: then nobody has heard of it, and the client does it once more.
+        """
+        bytes_max = self._partition.config.max_message_bytes - HEADER_BYTES
+        batch: list[Record] = []
+        batch_bytes = 0
+        for record in decided:
+            key, value = records.encode(record)
+            size = RECORD_BYTES_AROUND + len(key) + (len(value) if value is not None else 0)
+            if batch and batch_bytes + size > bytes_max:
+                yield batch
+                batch, batch_bytes = [], 0
+            batch.append(Record(0, now.wall_ms, key, value))
+            batch_bytes += size
+        if batch:
+            yield batch
 
     def _send_when_committed(self, decision: Decision) -> None:
         def on_committed(code: ErrorCode) -> None:
