@@ -133,6 +133,19 @@ _SAMPLES = {
         ],
         "validate_only": True,
     },
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda *_: {
+        "components": [Struct(entity_type="client-id", match_type=0, match="somebody")],
+        "strict": True,
+    },
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda *_: {
+        "entries": [
+            Struct(
+                entity=[Struct(entity_type="client-id", entity_name="somebody")],
+                ops=[Struct(key="producer_byte_rate", value=1e15, remove=False)],
+            )
+        ],
+        "validate_only": True,
+    },
     ApiKey.DESCRIBE_CLUSTER: lambda *_: {
         "include_cluster_authorized_operations": True,
         "endpoint_type": 1,

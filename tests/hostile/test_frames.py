@@ -284,6 +284,22 @@ def test_s2_an_idle_peer_is_closed_after_its_time_and_not_before(fake_time: Fake
     assert connection.is_closed
 
 
+def test_s2_a_peer_that_is_muted_for_days_is_closed_when_idle(fake_time: FakeTime) -> None:
+    """It is not read, so nobody would notice that it has left."""
+
+    async def scenario() -> None:
+        connection, transport = fake_time.connect()
+        fake_time.receive(connection, ANY_REQUEST)
+        connection.mute(10**6)
+        assert transport.paused
+        fake_time.pass_s(600.1)
+        assert transport.aborted
+        connection.connection_lost(None)
+        assert connection._unmuting is not None and connection._unmuting.cancelled()
+
+    asyncio.run(scenario())
+
+
 def test_s2_idle_connections_stay_when_the_limit_is_off() -> None:
     fake_time = make_fake_time(connections_max_idle_ms=-1)
     connection, transport = fake_time.connect()

@@ -64,8 +64,8 @@ class BrokerConfig:
     max_connection_creation_rate: int = INT_MAX  # As Kafka: after an outage everyone comes back at once.
     # Every client sends its first request at once, and whoever is closed before it has lost nothing.
     penstock_first_request_timeout_ms: int = 10_000
-    quota_window_num: int = 11  # Kafka's: quotas look at the last ten seconds and the current one.
-    quota_window_size_seconds: int = 1
+    quota_window_num: int = 11  # Kafka's: ten windows and the current one,
+    quota_window_size_seconds: int = 1  # so that ten seconds' worth of a quota can be used at once.
     queued_max_request_bytes: int = 512 << 20  # Requests being worked on: five of the largest fit.
     max_incremental_fetch_session_cache_slots: int = 1000
     fetch_max_bytes: int = 55 << 20  # Kafka's: 5 MiB more than a consumer asks for by default.
@@ -111,6 +111,11 @@ class BrokerConfig:
                 f"socket.request.max.bytes ({config.socket_request_max_bytes}) or more"
             )
         return config
+
+    @property
+    def quota_burst_s(self) -> float:
+        """How many seconds' worth of a quota can be used at once."""
+        return float(max(1, self.quota_window_num - 1) * self.quota_window_size_seconds)
 
     def with_overrides(self, overrides: Mapping[str, str]) -> Self:
         """These settings with `overrides` on top: Kafka's names, text, of keys that can change at run time."""
@@ -291,8 +296,16 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
             long(1024),
             "Bytes of requests being worked on, above which the broker stops reading from its sockets.",
         ),
-        _key("quota.window.num", integer(1, 1000), "Windows of time over which the rates of quotas are averaged."),
-        _key("quota.window.size.seconds", integer(1, 3600), "How long one of these windows is."),
+        _key(
+            "quota.window.num",
+            integer(1, 1000),
+            "One more than the windows whose worth of a quota can be used at once.",
+        ),
+        _key(
+            "quota.window.size.seconds",
+            integer(1, 3600),
+            "How long such a window is; also the longest wait for a share of the broker's time.",
+        ),
         _key("socket.request.max.bytes", integer(1024), "The largest request that the broker receives."),
     )
 )

@@ -16,6 +16,7 @@ from penstock.cluster.config_plan import AlterConfig, ConfigResult, plan_alter_c
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.metadata import Metadata
 from penstock.cluster.plan import Plan
+from penstock.cluster.quota_plan import AlterQuota, QuotaResult, plan_alter_quotas
 from penstock.cluster.store.base import Check, Conflict, MetadataStore, StoreUnavailable
 from penstock.cluster.topic_plan import (
     DeleteTopic,
@@ -29,7 +30,7 @@ from penstock.cluster.topic_plan import (
 
 log = get_logger(__name__)
 
-R = TypeVar("R", TopicResult, ConfigResult)
+R = TypeVar("R", TopicResult, ConfigResult, QuotaResult)
 
 # A conflict means that somebody else wrote between our look and our write. With one controller that is a leader's
 # AlterPartition or a new controller; several in a row are not bad luck but the latter.
@@ -68,6 +69,11 @@ class Controller:
         self, alterations: Sequence[AlterConfig], *, validate_only: bool = False
     ) -> list[ConfigResult]:
         return await self._carry_out(lambda image: plan_alter_configs(image, alterations, self._config), validate_only)
+
+    async def alter_quotas(
+        self, alterations: Sequence[AlterQuota], *, validate_only: bool = False
+    ) -> list[QuotaResult]:
+        return await self._carry_out(lambda image: plan_alter_quotas(image, alterations), validate_only)
 
     async def _carry_out(self, decide: Callable[[ClusterImage], Plan[R]], validate_only: bool = False) -> list[R]:
         async with self._lock:

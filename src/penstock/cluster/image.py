@@ -15,6 +15,7 @@ from penstock.base.config import BrokerConfig
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import NO_NODE, LeaderEpoch, NodeId, TopicPartition
 from penstock.cluster import records
+from penstock.cluster.quota_entity import QuotaEntity
 from penstock.cluster.store.base import Change, Entry
 from penstock.cluster.topic_names import is_internal
 
@@ -68,6 +69,14 @@ class ConfigImage(NamedTuple):
 NO_CONFIG = ConfigImage(NO_OVERRIDES, 0)
 
 
+class QuotasImage(NamedTuple):
+    limits: Mapping[str, float]  # By Kafka's names: producer_byte_rate and so on.
+    version: int
+
+
+NO_QUOTAS = QuotasImage({}, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
     cluster_id: str = ""
@@ -78,6 +87,7 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[UUID, str] = field(default_factory=dict)  # By topic id.
     broker_configs: Mapping[str, ConfigImage] = field(default_factory=dict)  # By node id as text, or ALL_BROKERS.
+    client_quotas: Mapping[QuotaEntity, QuotasImage] = field(default_factory=dict)
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         name = self.topic_names.get(topic_id)
@@ -123,6 +133,7 @@ def apply(image: ClusterImage, changes: Iterable[Change]) -> ClusterImage:
     topics = _TopicChanges()
     brokers: dict[NodeId, BrokerRegistration] | None = None
     configs: dict[str, ConfigImage] | None = None
+    quotas: dict[QuotaEntity, QuotasImage] | None = None
     scalars: dict[str, str | int] = {}
     for key, entry in changes:
         if key.startswith(records.TOPICS):
@@ -137,6 +148,11 @@ def apply(image: ClusterImage, changes: Iterable[Change]) -> ClusterImage:
             configs.pop(key.removeprefix(records.BROKER_CONFIGS), None)
             if entry is not None:
                 configs[key.removeprefix(records.BROKER_CONFIGS)] = _config(entry)
+        elif key.startswith(records.QUOTAS):
+            quotas = dict(image.client_quotas) if quotas is None else quotas
+            quotas.pop(records.parse_quota_key(key), None)
+            if entry is not None:
+                quotas[records.parse_quota_key(key)] = QuotasImage(records.decode_quotas(entry.value), entry.version)
         else:
             scalars.update(_scalars(key, entry))
     replacements: dict[str, object] = dict(scalars)
@@ -144,6 +160,8 @@ def apply(image: ClusterImage, changes: Iterable[Change]) -> ClusterImage:
         replacements["brokers"] = brokers
     if configs is not None:
         replacements["broker_configs"] = configs
+    if quotas is not None:
+        replacements["client_quotas"] = quotas
     if topics.names():
         replacements["topics"], replacements["topic_names"] = topics.applied_to(image)
     return dataclasses.replace(image, **replacements) if replacements else image  # type: ignore[arg-type]

@@ -6,19 +6,23 @@
     /brokers/topics/t/partitions/0/state     {"leader": 1, "leader_epoch": 0, "isr": [1], "partition_epoch": 0}
     /config/topics/t                         {"retention.ms": "1000"}                          overrides only
     /config/brokers/1                        as topics; the name <default> stands for all brokers
+    /config/users/u/clients/c                {"producer_byte_rate": 1024.0}                    quotas of a user's client
+    /config/users/u  /config/clients/c  /config/ips/10.0.0.1                                   as that; also <default>
     /controller                              {"node": 1}                                       under the broker's lease
     /controller_epoch                        {"epoch": 7}
     /latest_producer_id_block                {"next": 3000}                                    first id not handed out
 
-Topic names have no slash, so a key has one meaning.
+Topic names have no slash, and those of users and clients are percent-encoded, so a key has one meaning.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 from penstock.base.types import LeaderEpoch, NodeId
+from penstock.cluster.quota_entity import DEFAULT, QuotaEntity
 
 CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
@@ -29,6 +33,11 @@ TOPICS = "/brokers/topics/"
 TOPIC_CONFIGS = "/config/topics/"
 BROKER_CONFIGS = "/config/brokers/"
 ALL_BROKERS = "<default>"
+USER_QUOTAS = "/config/users/"
+CLIENT_QUOTAS = "/config/clients/"
+IP_QUOTAS = "/config/ips/"
+QUOTAS = (USER_QUOTAS, CLIENT_QUOTAS, IP_QUOTAS)
+DEFAULT_ENTITY = "<default>"  # Percent-encoded names have no such characters.
 
 
 def broker_key(node_id: NodeId) -> str:
@@ -49,6 +58,33 @@ def topic_config_key(name: str) -> str:
 
 def broker_config_key(name: str) -> str:
     return f"{BROKER_CONFIGS}{name}"
+
+
+def quota_key(entity: QuotaEntity) -> str:
+    if entity.ip is not None:
+        return f"{IP_QUOTAS}{_encoded(entity.ip)}"
+    if entity.user is None:
+        assert entity.client_id is not None, "an entity has a part"
+        return f"{CLIENT_QUOTAS}{_encoded(entity.client_id)}"
+    user = f"{USER_QUOTAS}{_encoded(entity.user)}"
+    return user if entity.client_id is None else f"{user}/clients/{_encoded(entity.client_id)}"
+
+
+def parse_quota_key(key: str) -> QuotaEntity:
+    if key.startswith(IP_QUOTAS):
+        return QuotaEntity(ip=_decoded(key.removeprefix(IP_QUOTAS)))
+    if key.startswith(CLIENT_QUOTAS):
+        return QuotaEntity(client_id=_decoded(key.removeprefix(CLIENT_QUOTAS)))
+    user, _, client_id = key.removeprefix(USER_QUOTAS).partition("/clients/")
+    return QuotaEntity(_decoded(user), _decoded(client_id) if client_id else None)
+
+
+def _encoded(name: str) -> str:
+    return DEFAULT_ENTITY if name == DEFAULT else quote(name, safe="")
+
+
+def _decoded(text: str) -> str:
+    return DEFAULT if text == DEFAULT_ENTITY else unquote(text)
 
 
 class PartitionKey(NamedTuple):
@@ -125,6 +161,10 @@ def decode_broker(value: bytes) -> BrokerRecord:
 
 
 def decode_config(value: bytes) -> dict[str, str]:
+    return decode(value)
+
+
+def decode_quotas(value: bytes) -> dict[str, float]:
     return decode(value)
 
 

@@ -38,6 +38,8 @@ class ApiKey(IntEnum):
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TOPIC_PARTITIONS = 75
@@ -49,6 +51,7 @@ class RequestHeader(NamedTuple):
     correlation_id: int
     client_id: str | None
     client_host: str = ""
+    throttle_ms: int = 0  # Known before work began: its sender uses more of the broker's time than it may.
 
 
 # A handler answers at once, or later through an awaitable. It may raise Refused only where the reply has a place for a

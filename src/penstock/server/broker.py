@@ -22,6 +22,7 @@ from penstock.cluster.store.base import MetadataStore
 from penstock.coordinator.group_coordinator import GroupCoordinator
 from penstock.partition.manager import PartitionManager
 from penstock.server import handlers
+from penstock.server.client_quotas import ClientQuotas
 from penstock.server.context import Context
 from penstock.server.data_dir import DataDirLock
 from penstock.server.dispatch import Dispatcher
@@ -70,6 +71,7 @@ class Broker:
             fs=fs,
             random=random,
         )
+        self._quotas = ClientQuotas(config, clock)
         context = Context(
             config=config,
             clock=clock,
@@ -81,6 +83,7 @@ class Broker:
             groups=self._groups,
             producer_ids=ProducerIds(store=store),
             fetch_sessions=FetchSessionCache(slots=config.max_incremental_fetch_session_cache_slots, random=random),
+            quotas=self._quotas,
         )
         self._dispatcher = Dispatcher(context)
         self.listener = ConnectionListener(config=config, network=network, dispatcher=self._dispatcher)
@@ -91,6 +94,7 @@ class Broker:
         await self._store.start()
         self.metadata.subscribe(self.partitions.apply)
         self.metadata.subscribe(self.listener.rates.apply)
+        self.metadata.subscribe(self._quotas.apply)
         await self.metadata.start()
         self._groups.start()
         self.logs.start_loops()

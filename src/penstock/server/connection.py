@@ -74,6 +74,11 @@ class Reply:
     def release_others(self) -> None:
         self._connection.release()
 
+    def throttle(self, throttle_ms: int) -> None:
+        """Take no more requests of this connection for so long; the reply says so."""
+        if throttle_ms:
+            self._connection.mute(throttle_ms / 1000)
+
     def attempt(self, work: Callable[[], None]) -> None:
         """Do what may send the reply later. Whatever goes wrong there ends this connection and nobody else's turn."""
         try:
@@ -81,6 +86,10 @@ class Reply:
         except Exception:
             log.exception("request failed after its first turn", peer=self._connection.peer)
             self.fail("internal error")
+
+    @property
+    def peer(self) -> str:
+        return self._connection.peer
 
     @property
     def room_bytes(self) -> int:

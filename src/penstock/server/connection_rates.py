@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from penstock.base.config import BrokerConfig
 from penstock.base.config_key import INT_MAX
-from penstock.base.rate import Rate, Windows
+from penstock.base.token_bucket import TokenBucket
 from penstock.cluster.image import ClusterImage
+from penstock.cluster.quota_entity import DEFAULT
+from penstock.cluster.quota_plan import CONNECTION_CREATION_RATE
 
-IPS_MAX = 10_000  # About 5 MB. An attacker with more addresses is not stopped by counting them.
+IPS_MAX = 10_000  # About 2 MB. An attacker with more addresses is not stopped by counting them.
 
 
 class Admission(NamedTuple):
@@ -30,10 +32,8 @@ SERVED_AT_ONCE = Admission()
 class ConnectionRates:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._windows = Windows(config.quota_window_num, config.quota_window_size_seconds)
-        self._burst_s = float((self._windows.number - 1) * self._windows.seconds)
-        self._due_s = 0.0  # When all connections up to now have had their share of the rate.
-        self._by_ip: OrderedDict[str, Rate] = OrderedDict()  # Who came last is last.
+        self._all = TokenBucket()
+        self._by_ip: OrderedDict[str, TokenBucket] = OrderedDict()  # Who came last is last.
         self._limit = config.max_connection_creation_rate
         self._ip_limits: dict[str, float] = {}
         self._ip_limit: float | None = None  # Of an address that has none of its own.
@@ -41,28 +41,33 @@ class ConnectionRates:
     def apply(self, image: ClusterImage) -> None:
         """Follow the settings of the cluster."""
         self._limit = image.broker_config(self._config).max_connection_creation_rate
+        limits = {
+            entity.ip: quotas.limits[CONNECTION_CREATION_RATE]
+            for entity, quotas in image.client_quotas.items()
+            if entity.ip is not None and CONNECTION_CREATION_RATE in quotas.limits
+        }
+        self._ip_limit = limits.pop(DEFAULT, None)
+        self._ip_limits = limits
 
     def on_connection(self, ip: str, now_s: float) -> Admission:
+        burst_s = self._config.quota_burst_s
         limit = self._ip_limits.get(ip, self._ip_limit)
         if limit is not None:
-            rate = self._rate_of(ip)
-            rate.record(1, now_s)
-            over_s = rate.throttle_s(limit, now_s)
-            if over_s > 0:
-                rate.record(-1, now_s)  # It will not be served, so it does not count against the next one.
-                return Admission(min(over_s, float(self._windows.seconds)), is_refused=True)
+            bucket = self._bucket_of(ip)
+            wait_s = bucket.take(1, now_s, limit=limit, burst_s=burst_s)
+            if wait_s > 0:
+                bucket.give_back(1)  # It will not be served, so it does not count against the next one.
+                return Admission(min(wait_s, float(self._config.quota_window_size_seconds)), is_refused=True)
         if self._limit == INT_MAX:
             return SERVED_AT_ONCE
-        # Not by windows, which forget: those that wait would be overtaken by those who come later.
-        self._due_s = max(self._due_s, now_s) + 1 / self._limit
-        return Admission(max(0.0, self._due_s - self._burst_s - now_s))
+        return Admission(self._all.take(1, now_s, limit=self._limit, burst_s=burst_s))
 
-    def _rate_of(self, ip: str) -> Rate:
-        rate = self._by_ip.get(ip)
-        if rate is None:
+    def _bucket_of(self, ip: str) -> TokenBucket:
+        bucket = self._by_ip.get(ip)
+        if bucket is None:
             if len(self._by_ip) >= IPS_MAX:
                 self._by_ip.popitem(last=False)
-            rate = self._by_ip[ip] = Rate(self._windows)
+            bucket = self._by_ip[ip] = TokenBucket()
         else:
             self._by_ip.move_to_end(ip)
-        return rate
+        return bucket

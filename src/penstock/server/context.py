@@ -10,6 +10,7 @@ from penstock.cluster.metadata import Metadata
 from penstock.cluster.producer_ids import ProducerIds
 from penstock.coordinator.group_coordinator import GroupCoordinator
 from penstock.partition.manager import PartitionManager
+from penstock.server.client_quotas import ClientQuotas
 from penstock.server.fetch_session import FetchSessionCache
 from penstock.storage.fs import FileSystem
 
@@ -26,3 +27,4 @@ class Context:
     groups: GroupCoordinator  # The consumer groups that this broker coordinates.
     producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache
+    quotas: ClientQuotas  # `.active` is None while there are none.

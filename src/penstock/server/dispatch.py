@@ -63,6 +63,19 @@ class Dispatcher:
                 raise BadPeer("tags of the request header are cut short") from error
         header = RequestHeader(key, version, correlation_id, client_id, connection.ip)
         reply = connection.open_reply(correlation_id, is_flexible_response(key, version), len(frame))
+        quotas = self._context.quotas.active
+        if quotas is None:
+            self._begin(api, header, frame, position, reply)
+            return
+        throttle_ms = quotas.request_throttle_ms(client_id)
+        reply.throttle(throttle_ms)
+        began_s = quotas.now()
+        try:
+            self._begin(api, header._replace(throttle_ms=throttle_ms), frame, position, reply)
+        finally:
+            quotas.on_request_time(client_id, quotas.now() - began_s)
+
+    def _begin(self, api: Api, header: RequestHeader, frame: memoryview, position: int, reply: "Reply") -> None:
         try:
             if api.raw_handler is not None:
                 api.raw_handler(self._context, header, frame, position, reply)
@@ -71,7 +84,9 @@ class Dispatcher:
         except BadPeer:
             raise
         except Exception:
-            log.exception("request failed", api=api.key.name, version=version, client=client_id, peer=connection.peer)
+            log.exception(
+                "request failed", api=api.key.name, version=header.version, client=header.client_id, peer=reply.peer
+            )
             reply.fail("internal error")
 
     def _handle(self, api: Api, header: RequestHeader, frame: memoryview, position: int, reply: "Reply") -> None:
@@ -79,6 +94,8 @@ class Dispatcher:
         assert api.handler is not None
         answer = api.handler(self._context, header, request)
         if isinstance(answer, Struct):
+            if header.throttle_ms:
+                answer.throttle_time_ms = header.throttle_ms
             reply.send([encode_response(header.api_key, header.version, answer)])
         else:
             task = asyncio.get_running_loop().create_task(self._answer_later(api, header, answer, reply))
@@ -87,7 +104,10 @@ class Dispatcher:
 
     async def _answer_later(self, api: Api, header: RequestHeader, answer: Awaitable[Struct], reply: "Reply") -> None:
         try:
-            response = await answer
+            quotas = self._context.quotas.active
+            response = await (answer if quotas is None else quotas.timed(header.client_id, answer))
+            if header.throttle_ms:
+                response.throttle_time_ms = header.throttle_ms
             if reply.is_wanted:
                 reply.send([encode_response(header.api_key, header.version, response)])
         except Exception:

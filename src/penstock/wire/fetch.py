@@ -37,12 +37,16 @@ class FetchedPartition(NamedTuple):
 
 
 def pack_fetch_response(
-    version: int, error: int, session_id: int, topics: list[tuple[str | UUID, list[FetchedPartition]]]
+    version: int,
+    error: int,
+    session_id: int,
+    topics: list[tuple[str | UUID, list[FetchedPartition]]],
+    throttle_ms: int = 0,
 ) -> list[Buffer]:
     """The response body as buffers to send one after another."""
     flexible = version >= FLEXIBLE_VERSION
     buffers: list[Buffer] = []
-    out = bytearray(4)  # No throttling.
+    out = bytearray(_INT32.pack(throttle_ms))
     if version >= SESSION_VERSION:
         out += _SESSION.pack(error, session_id)
     _write_length(out, len(topics), flexible)

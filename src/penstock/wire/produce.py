@@ -127,7 +127,9 @@ def _read_count(frame: memoryview, position: int, flexible: bool) -> tuple[int, 
     return count, position
 
 
-def pack_produce_response(version: int, topics: list[tuple[str | UUID, list[PartitionResult]]]) -> bytearray:
+def pack_produce_response(
+    version: int, topics: list[tuple[str | UUID, list[PartitionResult]]], throttle_ms: int = 0
+) -> bytearray:
     """The response body; a topic is named as the request named it."""
     flexible = version >= FLEXIBLE_VERSION
     out = bytearray()
@@ -149,7 +151,9 @@ def pack_produce_response(version: int, topics: list[tuple[str | UUID, list[Part
                 out.append(0)
         if flexible:
             out.append(0)
-    out += b"\0\0\0\0\0" if flexible else b"\0\0\0\0"  # No throttling; no tags.
+    out += _INT32.pack(throttle_ms)
+    if flexible:
+        out.append(0)
     return out
 
 

@@ -34,9 +34,9 @@ def fetch(context: Context, header: RequestHeader, frame: memoryview, position: 
     try:
         session, wanted = _resolve(context, header.version, request)
     except Refused as refused:
-        reply.send(pack_fetch_response(header.version, refused.code, NO_SESSION, []))
+        reply.send(pack_fetch_response(header.version, refused.code, NO_SESSION, [], header.throttle_ms))
         return
-    _Fetch(context, header.version, request, session, wanted, reply).run()
+    _Fetch(context, header, request, session, wanted, reply).run()
 
 
 def _resolve(context: Context, version: int, request: Struct) -> tuple[FetchSession | None, list[WantedPartition]]:
@@ -87,6 +87,7 @@ class _Fetch:
         "_bytes_max",
         "_context",
         "_disk_reads",
+        "_header",
         "_is_incremental",
         "_is_loading",
         "_is_replica",
@@ -97,7 +98,6 @@ class _Fetch:
         "_reply",
         "_session",
         "_timer",
-        "_version",
         "_wait_ms",
         "_wanted",
     )
@@ -105,14 +105,14 @@ class _Fetch:
     def __init__(
         self,
         context: Context,
-        version: int,
+        header: RequestHeader,
         request: Struct,
         session: FetchSession | None,
         wanted: list[WantedPartition],
         reply: Reply,
     ) -> None:
         self._context = context
-        self._version = version
+        self._header = header
         self._session = session
         self._is_incremental = session is not None and request.session_epoch != INITIAL_EPOCH
         self._wanted = wanted
@@ -120,6 +120,9 @@ class _Fetch:
         self._is_replica = max(request.replica_id, request.replica_state.replica_id) >= 0
         self._read_committed = request.isolation_level == READ_COMMITTED
         self._bytes_max = max(0, min(request.max_bytes, context.config.fetch_max_bytes))
+        quotas = context.quotas.active
+        if quotas is not None:
+            self._bytes_max = min(self._bytes_max, quotas.fetch_bytes_max(header.client_id))
         self._min_bytes = min(request.min_bytes, self._bytes_max, reply.room_bytes)
         self._wait_ms = min(request.max_wait_ms, WAIT_MS_MAX)
         self._missing_bytes = 0
@@ -165,7 +168,17 @@ class _Fetch:
         """Try again. Others wait behind us for the same records, or in the same tick."""
         self._stop_waiting()
         if self._reply.is_wanted:
+            self._run_later()
+
+    def _run_later(self) -> None:
+        """Run outside of the turn in which the request came, whose time nobody else counts."""
+        quotas = self._context.quotas.active
+        if quotas is None:
             self._reply.attempt(self.run)
+            return
+        began_s = quotas.now()
+        self._reply.attempt(self.run)
+        quotas.on_request_time(self._header.client_id, quotas.now() - began_s)
 
     def _stop_waiting(self) -> None:
         for partition in self._partitions:
@@ -185,7 +198,7 @@ class _Fetch:
         await self._context.fs.run(miss.load)
         self._is_loading = False
         if self._reply.is_wanted:
-            self._reply.attempt(self.run)
+            self._run_later()
 
     def _read_all(self) -> tuple[list[FetchedPartition], bool]:
         """A result for each wanted partition, in order, and whether one of them is an error."""
@@ -236,6 +249,17 @@ class _Fetch:
         if not self._reply.is_wanted:
             return
         session = self._session
+        throttle_ms = self._header.throttle_ms
+        quotas = self._context.quotas.active
+        if quotas is not None:
+            fetch_throttle_ms, is_withheld = quotas.on_fetch(
+                self._header.client_id, sum(len(result.records) for result in results)
+            )
+            self._reply.throttle(fetch_throttle_ms)
+            throttle_ms = max(throttle_ms, fetch_throttle_ms)
+            if is_withheld:
+                self._answer_nothing(throttle_ms)
+                return
         topics: list[tuple[str | UUID, list[FetchedPartition]]] = []
         for item, result in zip(self._wanted, results, strict=True):
             if session is not None:
@@ -248,4 +272,13 @@ class _Fetch:
                 topics.append((item.topic, []))
             topics[-1][1].append(result)
         session_id = NO_SESSION if session is None else session.session_id
-        self._reply.send(pack_fetch_response(self._version, 0, session_id, topics))
+        self._reply.send(pack_fetch_response(self._header.version, 0, session_id, topics, throttle_ms))
+
+    def _answer_nothing(self, throttle_ms: int) -> None:
+        """The client asks again when it is no longer throttled. A session that would begin here does not."""
+        session_id = NO_SESSION
+        if self._session is not None and self._is_incremental:
+            session_id = self._session.session_id
+        elif self._session is not None:
+            self._context.fetch_sessions.close(self._session.session_id)
+        self._reply.send(pack_fetch_response(self._header.version, 0, session_id, [], throttle_ms))

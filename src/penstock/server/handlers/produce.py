@@ -35,12 +35,18 @@ _background: set[asyncio.Task[None]] = set()  # Checks under way; the loop alone
 @raw_handler(ApiKey.PRODUCE, versions=range(3, 14), advertised_min=0)
 def produce(context: Context, header: RequestHeader, frame: memoryview, position: int, reply: Reply) -> None:
     request = read_produce_request(frame, position, header.version)
+    quotas = context.quotas.active
+    if quotas is not None:
+        # When it comes, not when it is answered: dozens more may be on their way, and shall wait in the socket.
+        throttle_ms = quotas.on_produce(header.client_id, len(frame))
+        reply.throttle(throttle_ms)
+        header = header._replace(throttle_ms=max(throttle_ms, header.throttle_ms))
     slow = _slow_checks(context, request)
     if not slow:
-        _Produce(context, header.version, request, reply, {}).run()
+        _Produce(context, header, request, reply, {}).run()
         return
     reply.hold_others()
-    task = asyncio.get_running_loop().create_task(_check_first(context, header.version, request, reply, slow))
+    task = asyncio.get_running_loop().create_task(_check_first(context, header, request, reply, slow))
     _background.add(task)
     task.add_done_callback(_background.discard)
 
@@ -55,7 +61,9 @@ def _slow_checks(context: Context, request: ProduceRequest) -> list[int]:
     ]
 
 
-async def _check_first(context: Context, version: int, request: ProduceRequest, reply: Reply, slow: list[int]) -> None:
+async def _check_first(
+    context: Context, header: RequestHeader, request: ProduceRequest, reply: Reply, slow: list[int]
+) -> None:
     """Decompress on another thread, then go on. The connection's later requests wait: they must not overtake."""
     verdicts: dict[int, Refused | None] = {}
     for number in slow:
@@ -64,25 +72,25 @@ async def _check_first(context: Context, version: int, request: ProduceRequest, 
         verdicts[number] = await context.fs.run(
             lambda records=records: check_size(records, context.config.max_decompressed_message_bytes)  # type: ignore[misc]
         )
-    reply.attempt(_Produce(context, version, request, reply, verdicts).run)
+    reply.attempt(_Produce(context, header, request, reply, verdicts).run)
     reply.release_others()
 
 
 class _Produce:
     """One request on its way: results by partition, and how many of them still wait for their commit."""
 
-    __slots__ = ("_context", "_reply", "_request", "_results", "_timer", "_verdicts", "_version", "_waiting_count")
+    __slots__ = ("_context", "_header", "_reply", "_request", "_results", "_timer", "_verdicts", "_waiting_count")
 
     def __init__(
         self,
         context: Context,
-        version: int,
+        header: RequestHeader,
         request: ProduceRequest,
         reply: Reply,
         verdicts: dict[int, Refused | None],
     ) -> None:
         self._context = context
-        self._version = version
+        self._header = header
         self._request = request
         self._reply = reply
         self._verdicts = verdicts  # On the sizes of batches that were decompressed already; None is good.
@@ -118,7 +126,7 @@ class _Produce:
             if verdict is not None:
                 raise verdict
             appended = partition.append(
-                item.records, produce_version=self._version, is_size_checked=number in self._verdicts
+                item.records, produce_version=self._header.version, is_size_checked=number in self._verdicts
             )
         except Refused as refused:
             return _refused_result(item.partition, refused.code, refused.message)
@@ -164,7 +172,7 @@ class _Produce:
             if not topics or topics[-1][0] != item.topic:
                 topics.append((item.topic, []))
             topics[-1][1].append(result)
-        self._reply.send([pack_produce_response(self._version, topics)])
+        self._reply.send([pack_produce_response(self._header.version, topics, self._header.throttle_ms)])
 
 
 def _refused_result(partition: int, code: ErrorCode, message: str) -> PartitionResult:
