@@ -76,3 +76,30 @@ def test_s2_a_connection_that_never_asks_is_closed_and_one_that_has_asked_is_kep
         assert all(client.is_closed_by_broker() for client in silent)
         assert 1.0 <= time.monotonic() - began + 0.5 < 5.0
         assert asked.ask(18, 0).error_code == 0
+
+
+def test_s18_a_flood_from_one_address_is_turned_away_and_costs_others_nothing(tmp_path: Path) -> None:
+    """20,000 a minute from an address that may have 5 a second."""
+    with broker_with(tmp_path) as broker, Client(broker.port) as client:
+        assert client.create_topic("t") == 0
+        entry = Struct(
+            entity=[Struct(entity_type="ip", entity_name=HOST)],
+            ops=[Struct(key="connection_creation_rate", value=5.0, remove=False)],
+        )
+        assert client.ask(49, 1, entries=[entry], validate_only=False).entries[0].error_code == 0
+        before = broker.rss_bytes()
+        served, slowest_s, began = 0, 0.0, time.monotonic()
+        for number in range(1000):
+            with socket.create_connection((HOST, broker.port), timeout=10) as peer:
+                peer.sendall(HELLO)
+                peer.settimeout(0.02)
+                with suppress(TimeoutError):
+                    served += bool(peer.recv(1000))
+            if number % 10 == 0:
+                asked = time.monotonic()
+                assert client.ask(18, 0).error_code == 0
+                slowest_s = max(slowest_s, time.monotonic() - asked)
+            time.sleep(max(0.0, began + (number + 1) * 60 / 20_000 - time.monotonic()))
+        assert 45 <= served <= 5 * (10 + time.monotonic() - began) + 1
+        assert slowest_s < 0.25
+        assert broker.rss_bytes() - before < 16 << 20

@@ -300,6 +300,23 @@ def test_s2_a_peer_that_is_muted_for_days_is_closed_when_idle(fake_time: FakeTim
     asyncio.run(scenario())
 
 
+def test_s18_a_peer_that_is_turned_away_is_not_read_before_it_is_closed(fake_time: FakeTime) -> None:
+    """Two timers, one to read on and one to close, once let it have its answer in between."""
+    resumed = []
+
+    async def scenario() -> None:
+        fake_time.listener.rates._ip_limit = 0.1
+        _, served = fake_time.connect()
+        connection, refused = fake_time.connect()
+        assert refused.paused and not served.paused
+        refused.resume_reading = lambda: resumed.append(connection)  # type: ignore[method-assign]
+        await asyncio.sleep(1.1)
+        assert refused.aborted and not served.aborted
+
+    asyncio.run(scenario())
+    assert resumed == []
+
+
 def test_s2_idle_connections_stay_when_the_limit_is_off() -> None:
     fake_time = make_fake_time(connections_max_idle_ms=-1)
     connection, transport = fake_time.connect()

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +71,9 @@ class NoConnection:
         raise AssertionError(reason)
 
 
+NO_BROKER: Any = SimpleNamespace(quotas=SimpleNamespace(active=None))
+
+
 def parse(dispatcher: Dispatcher, frame: bytearray) -> bool:
     """Whether the frame is a request."""
     try:
@@ -81,7 +85,7 @@ def parse(dispatcher: Dispatcher, frame: bytearray) -> bool:
 
 @pytest.mark.usefixtures("only_parsing")
 def test_damaged_frames_are_requests_or_refused_and_take_no_time() -> None:
-    dispatcher = Dispatcher(None)  # type: ignore[arg-type]
+    dispatcher = Dispatcher(NO_BROKER)
     mutator = Mutator(seed=1)
     parsed_count = 0
     for number in range(PARSED_COUNT):
@@ -98,7 +102,7 @@ def test_damaged_frames_are_requests_or_refused_and_take_no_time() -> None:
 
 @pytest.mark.usefixtures("only_parsing")
 def test_damaged_frames_take_no_memory() -> None:
-    dispatcher = Dispatcher(None)  # type: ignore[arg-type]
+    dispatcher = Dispatcher(NO_BROKER)
     mutator = Mutator(seed=2)
     for frame in [mutator.frame() for _ in range(500)]:
         parse(dispatcher, frame)  # What is made once, as the readers of each version, is not counted.

@@ -46,6 +46,7 @@ def test_above_the_rate_of_an_address_connections_are_turned_away_and_do_not_cou
         hold_s, is_refused = rates.on_connection("10.0.0.1", NOW_S)
         assert is_refused
         assert 0 < hold_s <= 1
+    assert rates.on_connection("::ffff:10.0.0.1", NOW_S).is_refused
     assert rates.on_connection("10.0.0.2", NOW_S) == SERVED_AT_ONCE
     assert rates.on_connection("10.0.0.1", NOW_S + 0.51) == SERVED_AT_ONCE
 

@@ -9,6 +9,7 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from penstock.base.errors import BadPeer
@@ -86,10 +87,6 @@ class Reply:
         except Exception:
             log.exception("request failed after its first turn", peer=self._connection.peer)
             self.fail("internal error")
-
-    @property
-    def peer(self) -> str:
-        return self._connection.peer
 
     @property
     def room_bytes(self) -> int:
@@ -351,15 +348,16 @@ class Connection(asyncio.BufferedProtocol):
         self.is_held = False
         self._update_reading()
 
-    def mute(self, delay_s: float) -> None:
-        """Take no further request for so long; replies still leave."""
+    def mute(self, delay_s: float, *, then_close: str | None = None) -> None:
+        """Take no further request for so long, or ever if there is a reason to close then; replies still leave."""
         until = self._listener.now() + delay_s
         if self.is_closed or until <= self._muted_until:
             return
         if self._unmuting is not None:
             self._unmuting.cancel()
         self._muted_until = until
-        self._unmuting = asyncio.get_running_loop().call_later(delay_s, self._unmute)
+        after = self._unmute if then_close is None else partial(self.close, then_close)
+        self._unmuting = asyncio.get_running_loop().call_later(delay_s, after)
         self._update_reading()
 
     def _unmute(self) -> None:

@@ -51,6 +51,7 @@ class ConnectionRates:
 
     def on_connection(self, ip: str, now_s: float) -> Admission:
         burst_s = self._config.quota_burst_s
+        ip = ip.removeprefix("::ffff:")  # How IPv4 addresses look on a socket of both kinds.
         limit = self._ip_limits.get(ip, self._ip_limit)
         if limit is not None:
             bucket = self._bucket_of(ip)

@@ -64,18 +64,10 @@ class Dispatcher:
         header = RequestHeader(key, version, correlation_id, client_id, connection.ip)
         reply = connection.open_reply(correlation_id, is_flexible_response(key, version), len(frame))
         quotas = self._context.quotas.active
-        if quotas is None:
-            self._begin(api, header, frame, position, reply)
-            return
-        throttle_ms = quotas.request_throttle_ms(client_id)
-        reply.throttle(throttle_ms)
-        began_s = quotas.now()
-        try:
-            self._begin(api, header._replace(throttle_ms=throttle_ms), frame, position, reply)
-        finally:
-            quotas.on_request_time(client_id, quotas.now() - began_s)
-
-    def _begin(self, api: Api, header: RequestHeader, frame: memoryview, position: int, reply: "Reply") -> None:
+        began_s = 0.0
+        if quotas is not None:
+            header, began_s = header._replace(throttle_ms=quotas.request_throttle_ms(client_id)), quotas.now()
+            reply.throttle(header.throttle_ms)
         try:
             if api.raw_handler is not None:
                 api.raw_handler(self._context, header, frame, position, reply)
@@ -84,10 +76,10 @@ class Dispatcher:
         except BadPeer:
             raise
         except Exception:
-            log.exception(
-                "request failed", api=api.key.name, version=header.version, client=header.client_id, peer=reply.peer
-            )
+            log.exception("request failed", api=api.key.name, version=version, client=client_id, peer=connection.peer)
             reply.fail("internal error")
+        if quotas is not None:
+            quotas.on_request_time(client_id, quotas.now() - began_s)
 
     def _handle(self, api: Api, header: RequestHeader, frame: memoryview, position: int, reply: "Reply") -> None:
         request = decode_request(header.api_key, header.version, frame, position)

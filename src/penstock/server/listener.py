@@ -77,10 +77,8 @@ class ConnectionListener:
         """Serve a new connection at once, or later, or not at all if too many have come of late."""
         admission = self.rates.on_connection(connection.ip, self.now())
         if admission.hold_s > 0:
-            connection.mute(admission.hold_s)
-            if admission.is_refused:
-                loop = asyncio.get_running_loop()
-                loop.call_later(admission.hold_s, connection.close, "too many connections from its address of late")
+            reason = "too many connections from its address of late" if admission.is_refused else None
+            connection.mute(admission.hold_s, then_close=reason)
 
     def note_bad_peer(self, peer: str, reason: str) -> None:
         """Tell the operator why a peer was dropped, but let no peer fill the log."""
