@@ -60,7 +60,8 @@ def _commit(address: str, group: str, offsets: dict[int, int], topic: str | None
 
 def _committed(penstock: Penstock, group: str) -> dict[int, int]:
     found = penstock("groups", "lag", group, "--json").json
-    return {partition["partition"]: partition["committed"] for partition in found[0]["partitions"]}
+    partitions = found[0]["partitions"]
+    return {p["partition"]: p["committed"] for p in partitions if p["committed"] is not None}
 
 
 def test_list(penstock: Penstock, live: str, address: str) -> None:
@@ -128,6 +129,15 @@ def test_lag_per_partition_and_in_all(penstock: Penstock, idle: str) -> None:
     ]
     every = {group["group"]: group["total_lag"] for group in penstock("groups", "lag", "--json").json}
     assert every[idle] == 9
+
+
+def test_lag_shows_what_members_have_been_given_but_not_committed(penstock: Penstock, live: str) -> None:
+    rows = [line.split() for line in penstock("groups", "lag", live).out.splitlines()]
+    assert rows[1:] == [
+        [live, live, "0", "4", "10", "6"],
+        [live, live, "1", "-", "10", "-"],
+        [live, "total", "-", "-", "-", "6"],
+    ]
 
 
 def test_lag_in_a_topic_that_was_deleted(penstock: Penstock, idle: str, address: str) -> None:

@@ -1,10 +1,10 @@
 """How far groups have read: what they committed, where the partitions end, and how fast the gap closes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cli.connection import TIMEOUT_S, kafka_admin
-from penstock.cli.offsets import Offsets, Partition, led_partitions, offsets_at
+from penstock.cli.offsets import Offsets, Partition, offsets_at, partitions_by_topic
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -56,19 +56,16 @@ def committed_offsets(admin: "AdminClient", groups: Sequence[str]) -> dict[str, 
     return found
 
 
-def group_lags(admin: "AdminClient", groups: Sequence[str], assigned: Iterable[Partition] = ()) -> dict[str, Lags]:
-    """Of each group the lag of every partition that it has committed or been `assigned`, in order."""
-    committed = committed_offsets(admin, groups)
-    wanted = {group: sorted({*offsets, *assigned}) for group, offsets in committed.items()}
-    led = {partition for of_topic in led_partitions(admin).values() for partition in of_topic}
+def group_lags(admin: "AdminClient", groups: Mapping[str, Iterable[Partition]]) -> dict[str, Lags]:
+    """Of each group the lag of every partition that it has committed, or that its members were given, in order."""
+    committed = committed_offsets(admin, list(groups))
+    wanted = {group: sorted({*committed[group], *assigned}) for group, assigned in groups.items()}
+    led = {partition for of_topic in partitions_by_topic(admin).values() for partition in of_topic}
     asked = {partition for partitions in wanted.values() for partition in partitions} & led
     ends = offsets_at(admin, asked, kafka_admin().OffsetSpec.latest())
     return {
-        group: [
-            PartitionLag(*partition, committed[group].get(partition), ends.get(partition))
-            for partition in wanted[group]
-        ]
-        for group in wanted
+        group: [PartitionLag(*p, committed[group].get(p), ends.get(p)) for p in partitions]
+        for group, partitions in wanted.items()
     }
 
 

@@ -35,6 +35,11 @@ class GroupView(NamedTuple):
     coordinator: Coordinator | None
     members: list[MemberView]
 
+    @property
+    def partitions(self) -> list[Partition]:
+        """All that its members were given."""
+        return [partition for member in self.members for partition in member.partitions]
+
 
 def list_groups(admin: "AdminClient") -> list[str]:
     """The ids of all groups, sorted."""

@@ -144,7 +144,7 @@ def _describe(admin: "AdminClient", name: str, bootstrap_server: str) -> dict[st
     group = describe_group(admin, name, bootstrap_server)
     owners = {partition: member for member in group.members for partition in member.partitions}
     with explained(f"describe group '{name}'", bootstrap_server, group=name):
-        lags = group_lags(admin, [name], assigned=owners)[name]
+        lags = group_lags(admin, {name: group.partitions})[name]
     return {
         "group": name,
         "state": group.state,

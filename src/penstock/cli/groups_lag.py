@@ -1,6 +1,6 @@
 """`penstock groups lag`: how far groups are behind, once or live."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,6 @@ from penstock.cli.group_offsets import LagChange, Lags, group_lags, lag_change, 
 from penstock.cli.group_view import describe_groups, list_groups, no_such_group
 from penstock.cli.live import INTERVAL_S, Count, Frame, Interval, Look, watch_live
 from penstock.cli.output import Failure, duration, print_json, print_table
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
 
 COLUMNS = ["GROUP", "TOPIC", "PARTITION", "COMMITTED", "END", "LAG"]
 TOTAL = "total"
@@ -51,27 +48,21 @@ def lag(
 
     def sample() -> dict[str, Lags]:
         with explained("measure the lag", bootstrap_server):
-            return group_lags(admin, wanted or list_groups(admin))
+            found = describe_groups(admin, wanted or list_groups(admin))
+            return group_lags(admin, {name: found[name].partitions for name in sorted(found)})
 
-    _check_there(admin, wanted, bootstrap_server)
+    lags = sample()
+    for group in wanted:
+        if group not in lags:
+            raise no_such_group(group, bootstrap_server)
     if watch:
         watch_live(sample, lag_frame, interval_s=interval, count=count, as_json=json)
-        return
-    lags = sample()
-    if json:
+    elif json:
         print_json([_as_json(group, lags[group]) for group in lags])
     elif not lags:
         print("There are no groups yet. A consumer makes one when it joins or commits.")
     else:
         print_table(COLUMNS, [row for group in lags for row in _rows(group, lags[group])])
-
-
-def _check_there(admin: "AdminClient", wanted: list[str], bootstrap_server: str) -> None:
-    with explained("measure the lag", bootstrap_server):
-        there = describe_groups(admin, wanted)
-    for group in wanted:
-        if group not in there:
-            raise no_such_group(group, bootstrap_server)
 
 
 def _rows(group: str, lags: Lags) -> list[tuple[object, ...]]:

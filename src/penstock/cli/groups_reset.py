@@ -21,7 +21,7 @@ from penstock.cli.connection import (
 )
 from penstock.cli.group_offsets import committed_offsets
 from penstock.cli.group_view import INACTIVE, describe_groups
-from penstock.cli.offsets import Offsets, Partition, led_partitions, offsets_at
+from penstock.cli.offsets import Offsets, Partition, offsets_at, partitions_by_topic
 from penstock.cli.output import Failure, plural, print_json, print_table
 from penstock.cli.reset_plan import Move, NothingToShift, Shift, parse_partitions, plan_reset
 from penstock.cli.start_at import Kind, StartAt, parse_start
@@ -131,20 +131,21 @@ def _check_inactive(admin: "AdminClient", group: str, bootstrap_server: str) -> 
 def _partitions(
     admin: "AdminClient", wanted: list[tuple[str, list[int] | None]], bootstrap_server: str
 ) -> list[Partition]:
-    led = led_partitions(admin)
+    # Also those without a leader: to pass over them in silence would leave a part of the group where it was.
+    there = partitions_by_topic(admin, led_only=False)
     chosen: set[Partition] = set()
     for topic, numbers in wanted:
-        if topic not in led:
+        if topic not in there:
             raise Failure(
                 f"There is no topic '{topic}'.",
                 hint=hint_for("UNKNOWN_TOPIC_OR_PART", bootstrap_server, topic),
                 code="UNKNOWN_TOPIC_OR_PART",
             )
-        asked = led[topic] if numbers is None else [(topic, number) for number in numbers]
+        asked = there[topic] if numbers is None else [(topic, number) for number in numbers]
         for partition in asked:
-            if partition not in led[topic]:
+            if partition not in there[topic]:
                 raise Failure(
-                    f"Topic '{topic}' has no partition {partition[1]}, or it has no leader.",
+                    f"Topic '{topic}' has no partition {partition[1]}.",
                     hint=f"See: {command(f'topics describe {topic}', bootstrap_server)}",
                     code="_UNKNOWN_PARTITION",
                 )
@@ -160,10 +161,17 @@ def _plan(
     if isinstance(target, StartAt) and target.kind is Kind.TIME:
         at_time = offsets_at(admin, partitions, spec.for_timestamp(target.number))
     starts, ends = offsets_at(admin, partitions, spec.earliest()), offsets_at(admin, partitions, spec.latest())
+    for topic, number in partitions:
+        if (topic, number) not in starts or (topic, number) not in ends:
+            raise Failure(
+                f"Cannot reset group '{group}': partition {number} of '{topic}' was deleted meanwhile.",
+                hint=hint_for("UNKNOWN_TOPIC_OR_PART", bootstrap_server, topic),
+                code="UNKNOWN_TOPIC_OR_PART",
+            )
     try:
         return plan_reset(
             target,
-            [partition for partition in partitions if partition in starts and partition in ends],
+            partitions,
             committed=committed_offsets(admin, [group])[group],
             starts=starts,
             ends=ends,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import typer
 
-from penstock.cli.output import dump_json, local_time, print_table, rich_table
+from penstock.cli.output import dump_json, local_time, plural, print_table, rich_table
 
 T = TypeVar("T")
 
@@ -82,14 +82,22 @@ def _screen(as_json: bool) -> Iterator[Callable[[Frame, bool], None]]:
         with Live(console=console, auto_refresh=False) as live:
 
             def redraw(frame: Frame, first: bool) -> None:
-                fits = frame.short_rows is None or len(frame.rows) + _LINES_AROUND <= console.height
-                rows = frame.rows if fits else frame.short_rows
-                table = rich_table(frame.columns, rows or (), on_terminal=True)
-                table.caption = _time() + ("" if fits else ", totals only: the terminal is too low for all rows")
-                table.caption_justify = "left"
+                rows, left_out = _fitting(frame, max(1, console.height - _LINES_AROUND))
+                table = rich_table(frame.columns, rows)
+                table.caption, table.caption_justify = _time() + left_out, "left"
                 live.update(table, refresh=True)
 
             yield redraw
+
+
+def _fitting(frame: Frame, lines: int) -> tuple[Sequence[Sequence[object]], str]:
+    """The rows for so many lines, and in words what is not among them."""
+    rows, left_out = frame.rows, ""
+    if len(rows) > lines and frame.short_rows is not None:
+        rows, left_out = frame.short_rows, ", totals only"
+    if len(rows) > lines:
+        left_out += f", {plural(len(rows) - lines, 'more row')}"
+    return rows[:lines], f"{left_out}: the terminal is too low" if left_out else ""
 
 
 def _print_json(frame: Frame, first: bool) -> None:

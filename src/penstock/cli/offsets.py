@@ -14,14 +14,18 @@ Offsets = dict[Partition, int]
 _DELETED = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 
 
-def led_partitions(admin: "AdminClient") -> dict[str, list[Partition]]:
-    """The partitions of every topic that have a leader to ask.
+def partitions_by_topic(admin: "AdminClient", *, led_only: bool = True) -> dict[str, list[Partition]]:
+    """The partitions of every topic; those without a leader have nobody to ask for their offsets.
 
     Of all topics at once: asking for one by name may create it (auto.create.topics.enable).
     """
     topics = admin.list_topics(timeout=TIMEOUT_S).topics
     return {
-        name: [(name, number) for number, partition in sorted(topic.partitions.items()) if partition.leader >= 0]
+        name: [
+            (name, number)
+            for number, partition in sorted(topic.partitions.items())
+            if partition.leader >= 0 or not led_only
+        ]
         for name, topic in topics.items()
     }
 

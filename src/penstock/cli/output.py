@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+RICH_ROWS_MAX = 1000  # Rich lays out about a thousand rows a second; nobody looks at the colours of more.
+
+
 class Failure(Exception):
     """The command cannot go on: `what` happened and why, and as `hint` what to do about it."""
 
@@ -82,30 +85,51 @@ def print_json(value: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Aligned columns; with a header rule and colour on a terminal, plain and never cut when piped."""
+    cells = [list(row) for row in rows]
+    if not sys.stdout.isatty() or len(cells) > RICH_ROWS_MAX:
+        for line in _plain_lines(columns, cells):
+            print(line)
+        return
     from rich.console import Console
 
-    on_terminal = sys.stdout.isatty()
-    console = Console(highlight=False) if on_terminal else Console(width=100_000, color_system=None)
+    console = Console(highlight=False)
     with console.capture() as capture:
-        console.print(rich_table(columns, rows, on_terminal=on_terminal))
+        console.print(rich_table(columns, cells))
     for line in capture.get().splitlines():
         print(line.rstrip())
 
 
-def rich_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, on_terminal: bool) -> "Table":
-    """The table for rich to draw; None in a cell is a value that nobody knows."""
+def _plain_lines(columns: Sequence[str], cells: Sequence[Sequence[object]]) -> Iterator[str]:
+    from rich.cells import cell_len  # Letters of some languages take two cells.
+
+    texts = [list(columns), *([printable(_cell_text(cell)) for cell in row] for row in cells)]
+    widths = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
+    to_right = [_is_numeric(cells, index) for index in range(len(columns))]
+    for row in texts:
+        parts = []
+        for text, width, right in zip(row, widths, to_right, strict=True):
+            space = " " * (width - cell_len(text))
+            parts.append(space + text if right else text + space)
+        yield "  ".join(parts).rstrip()
+
+
+def rich_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> "Table":
+    """The table for rich to draw on a terminal; None in a cell is a value that nobody knows."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     cells = [list(row) for row in rows]
-    table = Table(box=box.SIMPLE_HEAD if on_terminal else None, pad_edge=False, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for index, name in enumerate(columns):
-        numeric = bool(cells) and all(isinstance(row[index], int | float | None) for row in cells)
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=not on_terminal, overflow="fold")
+        table.add_column(name, justify="right" if _is_numeric(cells, index) else "left", overflow="fold")
     for row in cells:
         table.add_row(*(Text(printable(_cell_text(cell))) for cell in row))
     return table
+
+
+def _is_numeric(cells: Sequence[Sequence[object]], index: int) -> bool:
+    return bool(cells) and all(isinstance(row[index], int | float | None) for row in cells)
 
 
 def _cell_text(cell: object) -> str:

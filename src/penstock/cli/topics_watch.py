@@ -13,7 +13,7 @@ from penstock.cli.connection import (
     kafka_admin,
 )
 from penstock.cli.live import INTERVAL_S, Count, Frame, Interval, Look, watch_live
-from penstock.cli.offsets import Offsets, led_partitions, offsets_at
+from penstock.cli.offsets import Offsets, offsets_at, partitions_by_topic
 from penstock.cli.output import Failure
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def watch(
 
 def _sizes(admin: "AdminClient", wanted: list[str]) -> dict[str, TopicSize]:
     kafka = kafka_admin()
-    topics = led_partitions(admin)
+    topics = partitions_by_topic(admin)
     shown = wanted or sorted(name for name in topics if not name.startswith("__"))
     partitions = {name: topics[name] for name in shown if name in topics}
     every = [partition for of_topic in partitions.values() for partition in of_topic]
