@@ -65,6 +65,30 @@ def test_settings_can_be_overridden(tmp_path: Path) -> None:
     assert "unknown settings: no.such.key" in result.stdout
 
 
+def test_a_folder_can_have_a_broker_of_its_own(tmp_path: Path) -> None:
+    """pytest makes a session's fixture once, whoever overrides what it asks for: so the folder imports it anew."""
+    for folder, count in (("first", 1), ("second", 3)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"test_{folder}.py").write_text(
+            "from confluent_kafka import Consumer\n"
+            "def test_it(penstock_broker):\n"
+            "    topic = penstock_broker.create_topic(partitions=-1)\n"
+            "    consumer = Consumer({'bootstrap.servers': penstock_broker.bootstrap_servers, 'group.id': 'g'})\n"
+            f"    assert len(consumer.list_topics(topic, timeout=10).topics[topic].partitions) == {count}\n"
+            "    consumer.close()\n"
+        )
+    (tmp_path / "second" / "conftest.py").write_text(
+        "import pytest\n"
+        "from penstock.testing.plugin import penstock_broker\n"
+        "@pytest.fixture(scope='session')\n"
+        "def penstock_settings():\n"
+        "    return {'num.partitions': 3}\n"
+    )
+    result = run_pytest(tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 passed" in result.stdout
+
+
 def test_the_plugin_alone_imports_no_broker_and_no_client(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n"
