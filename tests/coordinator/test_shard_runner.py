@@ -1,5 +1,6 @@
 """Carrying out what the shard decides: in order, in batches that fit."""
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 import pytest
 
 from penstock.base.errors import ErrorCode, Refused
+from penstock.base.types import Offset
 from penstock.coordinator.group import records
 from penstock.coordinator.group.decision import Decision, Reply
 from penstock.coordinator.group.group_shard import GroupShard
-from penstock.coordinator.group.records import GroupDeleted, GroupRecord, OffsetDeleted
+from penstock.coordinator.group.records import GroupDeleted, GroupMetadata, GroupRecord, OffsetCommitted, OffsetDeleted
 from penstock.coordinator.group.replies import DeletedGroup, DeleteGroupsReply
 from penstock.coordinator.shard_runner import ShardRunner
 from penstock.wire.batch import Record, build_batch
@@ -114,3 +116,60 @@ def test_a_large_decision_that_fails_half_way_is_answered_as_failed() -> None:
     assert applied == decided[: sum(map(len, log.batches))]
     assert len(log.batches) == 2
     assert [answer.groups for answer in told] == [(DeletedGroup("g", ErrorCode.not_coordinator),)]
+
+
+# Loading
+
+
+def committed(partition: int, offset: int) -> OffsetCommitted:
+    return OffsetCommitted(group_id="g", topic="t", partition=partition, offset=Offset(offset), commit_timestamp_ms=1)
+
+
+def loaded(*batches: list[GroupRecord | Record]) -> tuple[GroupShard, list[GroupRecord]]:
+    """A shard after it was loaded from these batches, and what was applied to it."""
+    data, end = b"", 0
+    for batch in batches:
+        raw = [item if isinstance(item, Record) else Record(0, 1, *records.encode(item)) for item in batch]
+        numbered = [record._replace(offset=end + number) for number, record in enumerate(raw)]
+        data += build_batch(numbered, base_offset=end)
+        end += len(batch)
+    log = Log()
+    log.log = SimpleNamespace(log_end=end, read=lambda offset, *_, **__: data)
+    log.log_start = 0
+    log.decompressed_bytes_max = 1 << 20
+    log.topic_partition = "__consumer_offsets-0"
+    shard, applied = GroupShard(new_unique_id=str), []
+    honest = shard.apply
+    shard.apply = lambda record: (applied.append(record), honest(record))  # type: ignore[method-assign]
+    runner = runner_on(log, shard)
+    runner.is_loaded = False
+    asyncio.run(runner.load())
+    assert runner.is_loaded
+    return shard, applied
+
+
+def test_only_the_last_of_each_key_is_applied_in_the_order_of_the_log() -> None:
+    first = [committed(0, 1), committed(1, 1), committed(2, 1)]
+    second = [committed(0, 2), OffsetDeleted(group_id="g", topic="t", partition=2)]
+    shard, applied = loaded(first, second, [committed(3, 1)])
+    assert applied == [committed(1, 1), committed(0, 2), committed(3, 1)]
+    assert {number: found.offset for number, found in shard.offsets.of_group("g")["t"].items()} == {0: 2, 1: 1, 3: 1}
+
+
+def test_a_deleted_group_is_not_there_and_one_that_came_back_is() -> None:
+    metadata = GroupMetadata(group_id="g", protocol_type="consumer", generation_id=3)
+    assert (
+        loaded([metadata, committed(0, 1)], deletion_of(0), [OffsetDeleted(group_id="g", topic="t", partition=0)])[
+            0
+        ].groups
+        == {}
+    )
+    shard, _ = loaded([metadata], deletion_of(0), [metadata])
+    assert shard.groups["g"].generation_id == 3
+
+
+def test_what_cannot_be_read_is_passed_over() -> None:
+    key, _ = records.encode(committed(0, 1))
+    shard, applied = loaded([Record(0, 1, key, b"\0"), Record(0, 1, None, b"x"), committed(1, 1)])
+    assert applied == [committed(1, 1)]
+    assert list(shard.groups) == ["g"]

@@ -1,5 +1,6 @@
 """Record formats. The bytes were written by Kafka 4.3.1's own classes (GroupCoordinatorRecordSerde and others)."""
 
+import struct
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -17,9 +18,11 @@ from penstock.coordinator.group.records import (
     MemberMetadata,
     OffsetCommitted,
     OffsetDeleted,
+    _decode,
     decode,
     encode,
 )
+from penstock.wire.varint import InvalidVarint
 
 WALL_MS = 1_700_000_000_000
 OFFSET_KEY = bytes.fromhex("000100016700066f726465727300000003")
@@ -247,3 +250,32 @@ records = st.one_of(
 @given(records)
 def test_what_is_written_is_read_back(record: GroupRecord) -> None:
     assert decode(*encode(record)) == record
+
+
+@given(st.data())
+def test_the_quick_reader_of_commits_gives_what_the_thorough_one_gives(data: st.DataObject) -> None:
+    topic_id = data.draw(st.sampled_from([UUID(int=0), UUID(int=7)]))
+    record = OffsetCommitted(
+        group_id="g", topic="t", partition=1, offset=Offset(5), metadata="m", commit_timestamp_ms=9, topic_id=topic_id
+    )
+    parts = [bytearray(part or b"") for part in encode(record)]
+    for _ in range(data.draw(st.integers(0, 3))):
+        part = data.draw(st.sampled_from(parts))
+        position = data.draw(st.integers(2, len(part) - 1))
+        change = data.draw(st.sampled_from(["set", "cut", "add"]))
+        if change == "set":
+            part[position] = data.draw(st.integers(0, 255))
+        elif change == "cut":
+            del part[position:]
+        else:
+            part.insert(position, data.draw(st.integers(0, 255)))
+        if len(part) < 4:
+            break
+    key, value = map(bytes, parts)
+    try:
+        expected = _decode(key, value)
+    except (CorruptRecord, struct.error, IndexError, InvalidVarint, UnicodeDecodeError):
+        with pytest.raises(CorruptRecord):
+            decode(key, value)
+    else:
+        assert decode(key, value) == expected
