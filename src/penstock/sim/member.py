@@ -297,7 +297,7 @@ class Member:
                 self._left_in = self._world.lives
                 if self.is_settled and self._random.random() < LAST_WORD_RATE:
                     await self._commit(client, self._positions)
-            elif code is not ErrorCode.unknown_member_id:
+            elif code not in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
                 self._expect(code, "LeaveGroup")
 
     # What all requests have in common
