@@ -14,14 +14,14 @@ from penstock.cli.connection import (
     GroupId,
     GroupIds,
     admin_client,
-    command,
     explained,
 )
+from penstock.cli.deletion import finish_deletion
 from penstock.cli.group_offsets import group_lags, total_lag
 from penstock.cli.group_view import describe_group, describe_groups, list_groups
 from penstock.cli.groups_lag import lag
 from penstock.cli.groups_reset import reset
-from penstock.cli.output import Failure, plural, print_json, print_table
+from penstock.cli.output import plural, print_json, print_table
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -119,25 +119,8 @@ def delete(
         confirm(
             f"Delete {', '.join(groups)} with all committed offsets?", "Deleting a group forgets how far it has read"
         )
-    deleted, failures = [], []
-    for group, future in admin.delete_consumer_groups(groups, request_timeout=TIMEOUT_S).items():
-        try:
-            with explained(f"delete group '{group}'", bootstrap_server, group=group):
-                future.result()
-        except Failure as failure:
-            failures.append(failure)
-            continue
-        deleted.append(group)
-        if not json:
-            print(f"Deleted group {group}.")
-    if failures:
-        raise Failure(
-            " ".join(failure.what for failure in failures),
-            hint=failures[0].hint or f"See which groups there are: {command('groups list', bootstrap_server)}",
-            code=failures[0].code,
-        )
-    if json:
-        print_json({"deleted": deleted})
+    futures = admin.delete_consumer_groups(groups, request_timeout=TIMEOUT_S)
+    finish_deletion("group", futures, bootstrap_server, as_json=json)
 
 
 def _describe(admin: "AdminClient", name: str, bootstrap_server: str) -> dict[str, Any]:

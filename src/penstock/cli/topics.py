@@ -19,6 +19,7 @@ from penstock.cli.connection import (
     kafka_admin,
     prompt_interrupt,
 )
+from penstock.cli.deletion import finish_deletion
 from penstock.cli.offsets import offsets_at
 from penstock.cli.output import Failure, plural, print_json, print_table
 from penstock.cli.topics_watch import watch
@@ -218,24 +219,8 @@ def delete(
     admin = admin_client(bootstrap_server)
     if not yes:
         confirm(f"Delete {', '.join(names)} with all messages?", "Deleting a topic deletes its messages")
-    failures = []
-    for name, future in admin.delete_topics(names, operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S).items():
-        try:
-            with explained(f"delete topic '{name}'", bootstrap_server, name):
-                future.result()
-        except Failure as failure:
-            failures.append(failure)
-            continue
-        if not json:
-            print(f"Deleted topic {name}.")
-    if failures:
-        raise Failure(
-            " ".join(failure.what for failure in failures),
-            hint=f"See which topics there are: {command('topics list', bootstrap_server)}",
-            code=failures[0].code,
-        )
-    if json:
-        print_json({"deleted": names})
+    futures = admin.delete_topics(names, operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)
+    finish_deletion("topic", futures, bootstrap_server, as_json=json)
 
 
 def _describe(admin: "AdminClient", name: str, bootstrap_server: str) -> dict[str, Any]:
