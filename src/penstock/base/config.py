@@ -18,7 +18,9 @@ from penstock.base.config_key import (
     boolean,
     by_name,
     integer,
+    list_of,
     long,
+    one_of,
     render,
     text,
 )
@@ -81,6 +83,15 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = 1_800_000  # How long a dead member may hold its partitions.
     group_max_size: int = INT_MAX  # The owner decides.
     group_initial_rebalance_delay_ms: int = 3_000  # Kafka's: members that start together get one rebalance.
+    group_consumer_session_timeout_ms: int = 45_000  # Kafka's. Of members of the new protocol the broker decides.
+    group_consumer_min_session_timeout_ms: int = 45_000
+    group_consumer_max_session_timeout_ms: int = 60_000
+    group_consumer_heartbeat_interval_ms: int = 5_000  # Kafka's: nine may be lost before a session ends.
+    group_consumer_min_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_heartbeat_interval_ms: int = 15_000
+    group_consumer_max_size: int = INT_MAX
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    group_consumer_migration_policy: str = "bidirectional"  # As Kafka: clients move one by one, and back if they must.
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_minutes: int = 10_080  # A week after a group is empty, as Kafka.
     offsets_retention_check_interval_ms: int = 600_000
@@ -110,12 +121,32 @@ class BrokerConfig:
                 f"queued.max.request.bytes is {config.queued_max_request_bytes}, allowed is "
                 f"socket.request.max.bytes ({config.socket_request_max_bytes}) or more"
             )
+        config.check_consumer_groups()
         return config
 
     @property
     def quota_burst_s(self) -> float:
         """How many seconds' worth of a quota can be used at once."""
         return float(max(1, self.quota_window_num - 1) * self.quota_window_size_seconds)
+
+    def check_consumer_groups(self) -> None:
+        """InvalidConfig when the settings of consumer groups do not fit together."""
+        for name in ("session.timeout.ms", "heartbeat.interval.ms"):
+            low, value, high = (
+                getattr(self, _attribute(f"group.consumer.{bound}{name}")) for bound in ("min.", "", "max.")
+            )
+            if not low <= value <= high:
+                raise InvalidConfig(
+                    f"group.consumer.{name} is {value}, allowed is group.consumer.min.{name} ({low}) to "
+                    f"group.consumer.max.{name} ({high})"
+                )
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise InvalidConfig(
+                f"group.consumer.heartbeat.interval.ms is {self.group_consumer_heartbeat_interval_ms}, allowed is "
+                f"less than group.consumer.session.timeout.ms ({self.group_consumer_session_timeout_ms})"
+            )
+        if not self.group_consumer_assignors:
+            raise InvalidConfig("group.consumer.assignors is empty, allowed is at least one")
 
     def with_overrides(self, overrides: Mapping[str, str]) -> Self:
         """These settings with `overrides` on top: Kafka's names, text, of keys that can change at run time."""
@@ -247,6 +278,31 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
         _key("default.replication.factor", integer(1, 32_767), "Replicas of a topic that does not say how many."),
         _key("delete.topic.enable", boolean(), "Whether topics can be deleted."),
         _key("fetch.max.bytes", integer(1024), "The most that one Fetch returns."),
+        _key(
+            "group.consumer.assignors",
+            list_of("uniform", "range"),
+            "How groups of the new protocol are assigned; the first is for members that do not ask for one.",
+        ),
+        _key(
+            "group.consumer.heartbeat.interval.ms",
+            integer(1),
+            "How often members of the new protocol are told to heartbeat.",
+        ),
+        _key("group.consumer.max.heartbeat.interval.ms", integer(1), "The longest such interval."),
+        _key("group.consumer.max.session.timeout.ms", integer(1), "The longest session of the new protocol."),
+        _key("group.consumer.max.size", integer(1), "Members that a group of the new protocol may have."),
+        _key(
+            "group.consumer.migration.policy",
+            one_of("disabled", "upgrade", "downgrade", "bidirectional"),
+            "Which groups with members may change between the classic and the new protocol.",
+        ),
+        _key("group.consumer.min.heartbeat.interval.ms", integer(1), "The shortest such interval."),
+        _key("group.consumer.min.session.timeout.ms", integer(1), "The shortest session of the new protocol."),
+        _key(
+            "group.consumer.session.timeout.ms",
+            integer(1),
+            "How long a member of the new protocol may be silent before its partitions go to others.",
+        ),
         _key("group.initial.rebalance.delay.ms", integer(0), "How long a new group waits for more members."),
         _key("group.max.session.timeout.ms", integer(1), "The longest session that a member may ask for."),
         _key("group.max.size", integer(1), "Members that a group may have."),

@@ -51,7 +51,7 @@ _IGNORED_PREFIXES = {
     "controller.": _KRAFT,
     "metadata.log.": _KRAFT,
     "metadata.max.": _KRAFT,
-    "group.consumer.": _NOT_YET,
+    "group.consumer.": "no setting of consumer groups here",
     "group.coordinator.": _NOT_YET,
     "group.share.": _NOT_YET,
     "group.streams.": _NOT_YET,

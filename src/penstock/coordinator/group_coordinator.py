@@ -16,9 +16,10 @@ from penstock.cluster.image import EMPTY_IMAGE, BrokerRegistration, ClusterImage
 from penstock.cluster.metadata import Metadata
 from penstock.cluster.topic_plan import NewTopic
 from penstock.coordinator.group.decision import Decision, Now, Response, Token
-from penstock.coordinator.group.group_config import GroupConfig
+from penstock.coordinator.group.group_config import GroupConfig, MigrationPolicy
 from penstock.coordinator.group.group_shard import GroupShard
 from penstock.coordinator.group.member_budget import MemberBudget
+from penstock.coordinator.image_topics import ImageTopics
 from penstock.coordinator.shard_runner import ShardRunner
 from penstock.partition.manager import PartitionManager
 from penstock.storage.fs import FileSystem
@@ -64,9 +65,15 @@ class GroupCoordinator:
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
             offset_metadata_bytes_max=config.offset_metadata_max_bytes,
+            consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+            consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            consumer_max_size=config.group_consumer_max_size,
+            consumer_assignors=config.group_consumer_assignors,
+            migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
         )
         self._budget = MemberBudget(self._group_config.members_bytes_max)
         self._image = EMPTY_IMAGE
+        self._topics = ImageTopics(EMPTY_IMAGE)
         self._runners: dict[int, ShardRunner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -106,7 +113,11 @@ class GroupCoordinator:
             self._runners.pop(number).close(ErrorCode.not_coordinator)
         for number in sorted(led - self._runners.keys()):
             self._maybe_open(number)
+        self._topics = ImageTopics(image)
         deleted = [name for name in old.topics if name not in image.topics]
+        changed = [name for name, topic in image.topics.items() if old.topics.get(name) is not topic]
+        for runner in self._runners.values():
+            runner.shard.on_topics_changed(self._topics, deleted + changed)
         if deleted:
             for runner in self._runners.values():
                 if runner.is_loaded:
@@ -118,9 +129,11 @@ class GroupCoordinator:
             partition = self._partitions.get(OFFSETS_TOPIC, number)
         except Refused:
             return
+        shard = GroupShard(new_unique_id=self._new_unique_id, config=self._group_config, budget=self._budget)
+        shard.on_topics_changed(self._topics, ())
         runner = ShardRunner(
             partition=partition,
-            shard=GroupShard(new_unique_id=self._new_unique_id, config=self._group_config, budget=self._budget),
+            shard=shard,
             clock=self._clock,
             timers=self._timers,
             fs=self._fs,

@@ -16,7 +16,8 @@ from penstock.base.types import Offset
 from penstock.coordinator.group import records
 from penstock.coordinator.group.decision import Decision, Now, Reply
 from penstock.coordinator.group.group_shard import GroupShard
-from penstock.coordinator.group.records import CorruptRecord, GroupRecord
+from penstock.coordinator.group.record_bytes import CorruptRecord
+from penstock.coordinator.group.records import GroupRecord
 from penstock.partition.partition import Partition
 from penstock.storage.disk_read import with_disk
 from penstock.storage.fs import FileSystem

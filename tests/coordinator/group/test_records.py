@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.types import LeaderEpoch, Offset
+from penstock.coordinator.group.record_bytes import CorruptRecord
 from penstock.coordinator.group.records import (
-    CorruptRecord,
     GroupDeleted,
     GroupMetadata,
     GroupRecord,
@@ -148,7 +148,7 @@ def test_keys_from_before_kafka_0_9_are_read() -> None:
 
 
 def test_keys_of_other_kinds_of_groups_are_passed_over() -> None:
-    assert decode(bytes.fromhex("0003000167"), b"whatever") is None  # ConsumerGroupMetadataKey
+    assert decode(bytes.fromhex("000b000167"), b"whatever") is None  # ShareGroupMetadataKey
     assert decode(b"\x7f\xff", None) is None
     assert decode(None, b"") is None
 

@@ -99,6 +99,8 @@ class TopicPartitions(NamedTuple):
 class FetchOffsets:
     group_id: str
     topics: tuple[TopicPartitions, ...] | None  # None: all that the group has.
+    member_id: str | None = None  # v9 on, as the epoch: a member of a consumer group.
+    member_epoch: int = NO_GENERATION
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

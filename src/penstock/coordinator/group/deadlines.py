@@ -13,6 +13,8 @@ class Kind(Enum):
     SESSION = "session"  # A member that has not been heard of; also an id that was given out and not used.
     JOIN = "join"  # A rebalance that waits for members.
     SYNC = "sync"  # A generation that waits for its members to ask for their assignment.
+    CONSUMER_SESSION = "consumer session"  # A member of a consumer group that has not been heard of.
+    CONSUMER_REBALANCE = "consumer rebalance"  # One that has to give up partitions, or to rejoin.
 
 
 class Key(NamedTuple):
@@ -33,6 +35,9 @@ class Deadlines:
 
     def __len__(self) -> int:
         return len(self._due)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._due
 
     def set(self, key: Key, at_ms: int) -> None:
         self._due[key] = at_ms

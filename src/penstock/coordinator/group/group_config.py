@@ -1,8 +1,26 @@
 """The settings of the group coordinator, with Kafka's defaults and a reason for each bound that is ours."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 INT_MAX = 2**31 - 1
+
+
+class MigrationPolicy(Enum):
+    """Which groups with members may change their protocol."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"  # From classic to consumer.
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def can_upgrade(self) -> bool:
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def can_downgrade(self) -> bool:
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -13,6 +31,12 @@ class GroupConfig:
     initial_rebalance_delay_ms: int = 3_000  # group.initial.rebalance.delay.ms: members of a new group start together.
     offsets_retention_ms: int = 7 * 24 * 3_600_000  # offsets.retention.minutes
     offset_metadata_bytes_max: int = 4_096  # offset.metadata.max.bytes
+
+    consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms: the broker's, not the client's.
+    consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
+    consumer_max_size: int = INT_MAX  # group.consumer.max.size
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")  # group.consumer.assignors, the default first.
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL  # group.consumer.migration.policy
 
     # A join that is parked holds no session, and its client may have gone: after this it is answered and forgotten.
     new_member_join_timeout_ms: int = 300_000

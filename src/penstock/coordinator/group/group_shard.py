@@ -25,6 +25,19 @@ from penstock.coordinator.group.commands import (
     LeaveGroup,
     SyncGroup,
 )
+from penstock.coordinator.group.consumer import views as consumer_views
+from penstock.coordinator.group.consumer.commands import ConsumerHeartbeat
+from penstock.coordinator.group.consumer.draft import Draft
+from penstock.coordinator.group.consumer.group import ConsumerGroup
+from penstock.coordinator.group.consumer.groups import ConsumerGroups
+from penstock.coordinator.group.consumer.offset_checks import (
+    check_consumer_commit,
+    check_consumer_fetch,
+    expired_consumer_offsets,
+)
+from penstock.coordinator.group.consumer.records import ConsumerGroupTombstone, ConsumerRecord
+from penstock.coordinator.group.consumer.setting import Setting
+from penstock.coordinator.group.consumer.topics import Topics
 from penstock.coordinator.group.deadlines import Deadlines, Key, Kind
 from penstock.coordinator.group.decision import Decision, Now, Reply, Token, replied
 from penstock.coordinator.group.group_config import DEFAULT_GROUP_CONFIG, GroupConfig
@@ -32,7 +45,7 @@ from penstock.coordinator.group.heartbeat import decide_heartbeat
 from penstock.coordinator.group.join import check_join, decide_join
 from penstock.coordinator.group.leave import decide_leave
 from penstock.coordinator.group.member_budget import MemberBudget
-from penstock.coordinator.group.offset_commit import decide_commit, decide_delete
+from penstock.coordinator.group.offset_commit import check_and_touch, decide_commit, decide_delete
 from penstock.coordinator.group.offset_expiry import expired_offsets
 from penstock.coordinator.group.offsets import OffsetStore, fetch_offsets
 from penstock.coordinator.group.rebalance import (
@@ -52,6 +65,7 @@ from penstock.coordinator.group.records import (
 from penstock.coordinator.group.replies import (
     DeletedGroup,
     DeleteGroupsReply,
+    FetchReply,
     HeartbeatReply,
     JoinReply,
     LeaveReply,
@@ -75,8 +89,13 @@ class GroupShard:
         self.config = config
         self.budget = MemberBudget(config.members_bytes_max) if budget is None else budget
         self.offsets = OffsetStore()
-        self.groups: dict[str, ClassicGroup] = {}  # Every group with a record, an offset, a member or a pending id.
+        # Every classic group with a record, an offset, a member or a pending id.
+        self.groups: dict[str, ClassicGroup] = {}
         self.deadlines = Deadlines()
+        self.consumers = ConsumerGroups(
+            setting=Setting(config=config, deadlines=self.deadlines, budget=self.budget, new_unique_id=new_unique_id),
+            new_classic=self._new_group,
+        )
         self._new_unique_id = new_unique_id
         self._given_ids: deque[tuple[str, str]] = deque()  # Pending (group, member) ids and used ones, oldest first.
         self._last_expiry: Now | None = None
@@ -89,11 +108,16 @@ class GroupShard:
     # Members ------------------------------------------------------------------------------------------------------
 
     def join(self, command: JoinGroup, token: Token, now: Now) -> Decision:
-        group = self.groups.get(command.group_id) or self._new_group(command.group_id)
-        code = check_join(command, group)
+        code = check_join(command, self.config)
         if code is not ErrorCode.none:
             return replied(token, JoinReply(error_code=code, member_id=command.member_id))
         out = Decision()
+        consumer = self._consumer(command.group_id)
+        if consumer is not None and consumer.members:
+            return self.consumers.classic_join(consumer, command, token, now)
+        if consumer is not None:
+            self.consumers.delete(consumer, out)
+        group = self.groups.get(command.group_id) or self._new_group(command.group_id)
         given_id = decide_join(group, command, token, now, out)
         self.groups[command.group_id] = group
         self._drop_if_vacant(group)
@@ -106,6 +130,9 @@ class GroupShard:
     def sync(self, command: SyncGroup, token: Token, now: Now) -> Decision:
         if not command.group_id:
             return replied(token, SyncReply(error_code=ErrorCode.invalid_group_id))
+        consumer = self._consumer(command.group_id)
+        if consumer is not None:
+            return self.consumers.classic_sync(consumer, command, token, now)
         group = self.groups.get(command.group_id)
         if group is None:
             return replied(token, SyncReply(error_code=ErrorCode.unknown_member_id))
@@ -116,6 +143,9 @@ class GroupShard:
     def heartbeat(self, command: Heartbeat, token: Token, now: Now) -> Decision:
         if not command.group_id:
             return replied(token, HeartbeatReply(error_code=ErrorCode.invalid_group_id))
+        consumer = self._consumer(command.group_id)
+        if consumer is not None:
+            return self.consumers.classic_heartbeat(consumer, command, token, now)
         group = self.groups.get(command.group_id)
         code = ErrorCode.unknown_member_id if group is None else decide_heartbeat(group, command, now)
         return replied(token, HeartbeatReply(error_code=code))
@@ -123,6 +153,11 @@ class GroupShard:
     def leave(self, command: LeaveGroup, token: Token, now: Now) -> Decision:
         if not command.group_id:
             return replied(token, LeaveReply(error_code=ErrorCode.invalid_group_id))
+        consumer = self._consumer(command.group_id)
+        if consumer is not None:
+            out, downgraded = self.consumers.classic_leave(consumer, command, token, now)
+            self._adopt(downgraded)
+            return out
         group = self.groups.get(command.group_id)
         if group is None:
             unknown = tuple(LeftMember(*member, ErrorCode.unknown_member_id) for member in command.members)
@@ -132,19 +167,42 @@ class GroupShard:
         self._drop_if_vacant(group)
         return out
 
+    def consumer_heartbeat(self, command: ConsumerHeartbeat, token: Token, now: Now) -> Decision:
+        out, downgraded = self.consumers.heartbeat(command, self.groups.get(command.group_id), token, now)
+        self._adopt(downgraded)
+        return out
+
+    def _consumer(self, group_id: str) -> ConsumerGroup | None:
+        """The group, if it is one of the new protocol and not just about to become a classic one."""
+        return None if group_id in self.groups else self.consumers.get(group_id)
+
+    def _adopt(self, downgraded: ClassicGroup | None) -> None:
+        if downgraded is not None:
+            self.groups[downgraded.group_id] = downgraded
+
     # Offsets ------------------------------------------------------------------------------------------------------
 
     def commit_offsets(self, command: CommitOffsets, token: Token, now: Now) -> Decision:
         out = Decision()
-        decide_commit(self.groups.get(command.group_id), command, self.config, token, now, out)
+        consumer = self._consumer(command.group_id)
+        if consumer is not None:
+            code = check_consumer_commit(consumer, command)
+        else:
+            code = check_and_touch(self.groups.get(command.group_id), command, now)
+        decide_commit(code, command, self.config, token, now, out)
         return out
 
     def fetch_offsets(self, command: FetchOffsets, token: Token) -> Decision:
+        consumer = self._consumer(command.group_id)
+        code = ErrorCode.none if consumer is None else check_consumer_fetch(consumer, command)
+        if code is not ErrorCode.none:
+            return replied(token, FetchReply(error_code=code))
         return Decision(replies_on_commit=[Reply(token, fetch_offsets(self.offsets, command))])
 
     def delete_offsets(self, command: DeleteOffsets, token: Token) -> Decision:
         out = Decision()
-        decide_delete(self.groups.get(command.group_id), self.offsets, command, token, out)
+        group = self._consumer(command.group_id) or self.groups.get(command.group_id)
+        decide_delete(group, self.offsets, command, token, out)
         return out
 
     def expire_offsets(self, now: Now) -> Decision:
@@ -160,7 +218,17 @@ class GroupShard:
             is_needed = group.state is not GroupState.EMPTY or group.pending_ids
             if not is_needed and len(tombstones) == sum(map(len, offsets.values())):
                 out.records.append(GroupDeleted(group_id=group.group_id))
+        for consumer in self.consumers.groups.values():
+            offsets = self.offsets.of_group(consumer.group_id)
+            tombstones = expired_consumer_offsets(consumer, offsets, now.wall_ms, self.config.offsets_retention_ms)
+            out.records += tombstones
+            if not consumer.members and len(tombstones) == sum(map(len, offsets.values())):
+                self.consumers.delete(consumer, out)
         return out
+
+    def on_topics_changed(self, topics: Topics, names: Collection[str]) -> None:
+        """`names` were made, deleted or got partitions; consumer groups are assigned anew with their next heartbeat."""
+        self.consumers.on_topics_changed(topics, names)
 
     def on_topics_deleted(self, names: Collection[str]) -> Decision:
         return Decision(records=list(self.offsets.topic_tombstones(names)))
@@ -175,6 +243,13 @@ class GroupShard:
         return out
 
     def _delete_group(self, group_id: str, out: Decision) -> ErrorCode:
+        consumer = self._consumer(group_id)
+        if consumer is not None:
+            if consumer.members:
+                return ErrorCode.non_empty_group
+            out.records += self.offsets.tombstones(group_id)
+            self.consumers.delete(consumer, out)
+            return ErrorCode.none
         group = self.groups.get(group_id)
         if group is None or group.state is GroupState.DEAD:
             return ErrorCode.group_id_not_found
@@ -190,15 +265,30 @@ class GroupShard:
         return None if group is None else views.describe(group)
 
     def list_groups(self) -> list[views.ListedGroup]:
-        return [views.listed(group) for group in self.groups.values()]
+        classic = [views.listed(group) for group in self.groups.values()]
+        consumer = [
+            views.listed_consumer(group)
+            for group_id, group in self.consumers.groups.items()
+            if group_id not in self.groups
+        ]
+        return classic + consumer
+
+    def describe_consumer(self, group_id: str) -> consumer_views.ConsumerGroupView | None:
+        """The group, or None when it is not there, or a classic one."""
+        group = self._consumer(group_id)
+        return None if group is None else consumer_views.describe(group, self.config.consumer_assignors[0])
 
     # Time ---------------------------------------------------------------------------------------------------------
 
     def on_tick(self, now: Now) -> Decision:
         """Everything that is due."""
         out = Decision()
+        drafts: dict[str, Draft | None] = {}
         while (key := self.deadlines.pop_due(now.timer_ms)) is not None:
-            self._on_deadline(key, now, out)
+            if key.kind in (Kind.CONSUMER_SESSION, Kind.CONSUMER_REBALANCE):
+                self._adopt(self.consumers.on_deadline(key, drafts, now, out))
+            else:
+                self._on_deadline(key, now, out)
         return out
 
     def _on_deadline(self, key: Key, now: Now, out: Decision) -> None:
@@ -218,13 +308,17 @@ class GroupShard:
         match record:
             case OffsetCommitted():
                 self.offsets.apply(record)
-                self._group(record.group_id)  # A group that only commits is a group.
+                if self.consumers.get(record.group_id) is None:
+                    self._group(record.group_id)  # A group that only commits is a group.
             case OffsetDeleted():
                 self.offsets.apply(record)
             case GroupMetadata():
+                self.consumers.drop(record.group_id)
                 self._group(record.group_id).on_stored(record)
             case GroupDeleted():
                 self._remove(record.group_id)
+            case _:
+                self._apply_consumer(record)
 
     def load(self, records: Iterable[GroupRecord], now: Now) -> Decision:
         for record in records:
@@ -234,6 +328,7 @@ class GroupShard:
     def on_loaded(self, now: Now) -> Decision:
         """All records were applied: groups with members are stable, and wait a session for them to be heard of."""
         out = Decision()
+        self.consumers.on_loaded(now)
         for group in self.groups.values():
             group.restore(now)
             if len(group.members) > self.config.max_size:
@@ -247,6 +342,7 @@ class GroupShard:
         its last members again after a crash. They do not show up, and time takes them out.)
         """
         out = Decision(replies_now=decision.replies_now + decision.failed(code))
+        self._stay_consumer(decision.records, code, now, out)
         for record in decision.records:
             group = self.groups.get(record.group_id)
             if not isinstance(record, GroupMetadata) or group is None:
@@ -258,14 +354,36 @@ class GroupShard:
     def unload(self, code: ErrorCode = ErrorCode.not_coordinator) -> Decision:
         """Another broker coordinates these groups now. Replies that wait for a commit are the shell's to fail."""
         out = Decision()
+        self.consumers.unload()
         for group in self.groups.values():
-            for member in group.members.values():
-                group.answer_join(member, JoinReply(error_code=code, member_id=member.member_id), out)
-                group.answer_sync(member, SyncReply(error_code=code), out)
-                self.budget.release(member)
-            group.cancel_deadlines()
-            group.become(GroupState.DEAD, group.state_since_ms)
+            self._dismiss(group, code, out)
         return out
+
+    def _dismiss(self, group: ClassicGroup, code: ErrorCode, out: Decision) -> None:
+        for member in group.members.values():
+            group.answer_join(member, JoinReply(error_code=code, member_id=member.member_id), out)
+            group.answer_sync(member, SyncReply(error_code=code), out)
+            self.budget.release(member)
+        group.cancel_deadlines()
+        group.become(GroupState.DEAD, group.state_since_ms)
+
+    def _apply_consumer(self, record: ConsumerRecord) -> None:
+        is_tombstone = isinstance(record, ConsumerGroupTombstone)
+        classic = self.groups.get(record.group_id)
+        if classic is not None and not classic.members and not is_tombstone:
+            # It only commits, or was empty: what it had in the log is gone. One with members is about to replace us.
+            self.groups.pop(record.group_id).cancel_deadlines()
+        self.consumers.apply(record)
+        is_gone = is_tombstone and self.consumers.get(record.group_id) is None
+        if is_gone and record.group_id in self.offsets:
+            self._group(record.group_id)  # Its offsets are still there, so it is one that only commits.
+
+    def _stay_consumer(self, records: Collection[GroupRecord], code: ErrorCode, now: Now, out: Decision) -> None:
+        """Groups that were to become classic ones did not; who waits in those is told to try again."""
+        failed = [record for record in records if isinstance(record, ConsumerRecord)]
+        self.consumers.on_append_failed(failed, now)
+        for group_id in {record.group_id for record in failed} & self.groups.keys() & self.consumers.groups.keys():
+            self._dismiss(self.groups.pop(group_id), code, out)
 
     # Books --------------------------------------------------------------------------------------------------------
 
@@ -288,6 +406,8 @@ class GroupShard:
         group = self.groups.pop(group_id, None)
         if group is not None:
             group.cancel_deadlines()
+            for member in group.members.values():
+                self.budget.release(member)  # It goes on as a member of a consumer group.
         if group_id in self.offsets:
             self._group(group_id)  # Its offsets are still there, so it is one that only commits.
 

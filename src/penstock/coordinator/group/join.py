@@ -9,10 +9,11 @@ from penstock.base.errors import ErrorCode
 from penstock.coordinator.group.classic_group import ClassicGroup
 from penstock.coordinator.group.commands import JoinGroup
 from penstock.coordinator.group.decision import Decision, Now, Reply, Token
+from penstock.coordinator.group.group_config import GroupConfig
 from penstock.coordinator.group.member import Member, member_of
 from penstock.coordinator.group.protocol_plan import are_sound, are_within_bounds
 from penstock.coordinator.group.rebalance import prepare_rebalance, rebalance_or_complete
-from penstock.coordinator.group.records import STRING_BYTES_MAX
+from penstock.coordinator.group.record_bytes import STRING_BYTES_MAX
 from penstock.coordinator.group.replies import JoinReply
 from penstock.coordinator.group.states import GroupState
 from penstock.coordinator.group.subscription import topics_of
@@ -21,9 +22,8 @@ MEMBER_ID_REQUIRED_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9
 
 
-def check_join(command: JoinGroup, group: ClassicGroup) -> ErrorCode:
+def check_join(command: JoinGroup, config: GroupConfig) -> ErrorCode:
     """What can be said of the request alone."""
-    config = group.config
     if not command.group_id or _is_too_long(command.group_id):
         return ErrorCode.invalid_group_id
     if not config.min_session_timeout_ms <= command.session_timeout_ms <= config.max_session_timeout_ms:

@@ -13,7 +13,7 @@ MEMBER_BYTES = 1024  # One member without its bytes: the object, its ids and str
 class MemberBudget:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.bytes_used = 0  # The sum of all members' `charged_bytes`.
+        self.bytes_used = 0  # The sum of all members' `charged_bytes`, and of what was added.
 
     def can_join(self, command: JoinGroup, member: Member | None) -> bool:
         """Whether there is room for what `command` says; `member`: who said something else before, if anyone."""
@@ -23,6 +23,10 @@ class MemberBudget:
 
     def has_room(self, more_bytes: int) -> bool:
         return more_bytes <= 0 or self.bytes_used + more_bytes <= self.bytes_max
+
+    def add(self, more_bytes: int) -> None:
+        """Of members of the new protocol, whose owner knows what each takes; less than nothing gives back."""
+        self.bytes_used += more_bytes
 
     def charge(self, member: Member) -> None:
         """To be called whenever the member's bytes have changed."""

@@ -16,10 +16,12 @@ from penstock.coordinator.group.commands import (
     TopicCommit,
     TopicPartitions,
 )
+from penstock.coordinator.group.consumer.group import ConsumerGroup
 from penstock.coordinator.group.decision import Decision, Now, Reply, Token
 from penstock.coordinator.group.group_config import GroupConfig
 from penstock.coordinator.group.offsets import OffsetStore
-from penstock.coordinator.group.records import STRING_BYTES_MAX, OffsetCommitted, OffsetDeleted
+from penstock.coordinator.group.record_bytes import STRING_BYTES_MAX
+from penstock.coordinator.group.records import OffsetCommitted, OffsetDeleted
 from penstock.coordinator.group.replies import CommitReply, DeleteOffsetsReply, PartitionResult, TopicResult
 from penstock.coordinator.group.states import GroupState
 
@@ -29,13 +31,18 @@ INT64_MAX = 2**63 - 1
 
 
 def decide_commit(
-    group: ClassicGroup | None, command: CommitOffsets, config: GroupConfig, token: Token, now: Now, out: Decision
+    code: ErrorCode, command: CommitOffsets, config: GroupConfig, token: Token, now: Now, out: Decision
 ) -> None:
+    """Take the offsets, or refuse each with `code`."""
+    topics = tuple(_commit_topic(command, topic, code, config, now, out) for topic in command.topics)
+    out.replies_on_commit.append(Reply(token, CommitReply(topics=topics)))
+
+
+def check_and_touch(group: ClassicGroup | None, command: CommitOffsets, now: Now) -> ErrorCode:
     code = check_commit(group, command)
     if code is ErrorCode.none and group is not None and command.member_id in group.members:
         group.touch(group.members[command.member_id], now)  # Who commits lives.
-    topics = tuple(_commit_topic(command, topic, code, config, now, out) for topic in command.topics)
-    out.replies_on_commit.append(Reply(token, CommitReply(topics=topics)))
+    return code
 
 
 def check_commit(group: ClassicGroup | None, command: CommitOffsets) -> ErrorCode:
@@ -103,7 +110,7 @@ def _expire_timestamp_ms(retention_ms: int, now: Now) -> int:
 
 
 def decide_delete(
-    group: ClassicGroup | None, store: OffsetStore, command: DeleteOffsets, token: Token, out: Decision
+    group: ClassicGroup | ConsumerGroup | None, store: OffsetStore, command: DeleteOffsets, token: Token, out: Decision
 ) -> None:
     code = _check_delete(group)
     if group is None or code is not ErrorCode.none:
@@ -113,7 +120,9 @@ def decide_delete(
     out.replies_on_commit.append(Reply(token, DeleteOffsetsReply(topics=topics)))
 
 
-def _check_delete(group: ClassicGroup | None) -> ErrorCode:
+def _check_delete(group: ClassicGroup | ConsumerGroup | None) -> ErrorCode:
+    if isinstance(group, ConsumerGroup):
+        return ErrorCode.none  # What its members read is known, so the rest may go.
     if group is None or group.state is GroupState.DEAD:
         return ErrorCode.group_id_not_found
     if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
@@ -121,7 +130,9 @@ def _check_delete(group: ClassicGroup | None) -> ErrorCode:
     return ErrorCode.none
 
 
-def _delete_topic(group: ClassicGroup, store: OffsetStore, topic: TopicPartitions, out: Decision) -> TopicResult:
+def _delete_topic(
+    group: ClassicGroup | ConsumerGroup, store: OffsetStore, topic: TopicPartitions, out: Decision
+) -> TopicResult:
     if group.is_subscribed_to(topic.name):
         code = ErrorCode.group_subscribed_to_topic
     else:

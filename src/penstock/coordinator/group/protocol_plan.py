@@ -14,6 +14,11 @@ class ProtocolCounts:
         self._members = 0
         self._counts: Counter[str] = Counter()
 
+    def copy(self) -> "ProtocolCounts":
+        other = ProtocolCounts()
+        other._members, other._counts = self._members, self._counts.copy()
+        return other
+
     def add(self, protocols: Sequence[Protocol]) -> None:
         self._members += 1
         self._counts.update(protocol.name for protocol in protocols)

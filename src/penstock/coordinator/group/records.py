@@ -1,7 +1,8 @@
 """What `__consumer_offsets` holds, byte for byte as Kafka 4.3 writes it, so that Kafka's own readers can read it.
 
-A key starts with its type as int16: 0 and 1 are a committed offset, 2 is a classic group. Other types belong to group
-kinds that are not ours; `decode` passes over them. A value starts with its version as int16; none is a tombstone.
+A key starts with its type as int16: 0 and 1 are a committed offset, 2 is a classic group; groups of the new protocol
+have several (`consumer/records.py`). Other types belong to group kinds that are not ours; `decode` passes over them. A
+value starts with its version as int16; none is a tombstone.
 
     key 1     group string | topic string | partition i32
     key 2     group string
@@ -21,12 +22,24 @@ from functools import lru_cache
 from uuid import UUID
 
 from penstock.base.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset
-from penstock.wire.codec import TAGS_MAX, ZERO_UUID
+from penstock.coordinator.group.consumer import records as consumer_records
+from penstock.coordinator.group.consumer.records import ConsumerRecord
+from penstock.coordinator.group.record_bytes import (
+    INT16,
+    INT32,
+    INT64,
+    CorruptRecord,
+    Reader,
+    nullable_string,
+    string,
+)
+from penstock.wire.codec import ZERO_UUID
 from penstock.wire.varint import InvalidVarint, read_uvarint, write_uvarint
 
 LEGACY_OFFSET_KEY = 0  # Kafka before 0.9; the same fields.
 OFFSET_KEY = 1
 GROUP_KEY = 2
+CONSUMER_KINDS = frozenset(consumer_records.RecordKind)
 
 OFFSET_VALUE_WRITTEN = 4
 OFFSET_VALUE_WITH_EXPIRY = 1  # The only version that has the field.
@@ -35,22 +48,14 @@ VALUE_VERSION_MAX = 4
 FLEXIBLE_FROM = 4
 TOPIC_ID_TAG = 0
 
-STRING_BYTES_MAX = 32_767  # Lengths in keys and in group values are int16.
 MEMBER_BYTES_MIN = 15  # The least that one member can take (v4, all empty): what a claimed count is checked against.
 
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
 _OFFSET_AND_EPOCH = struct.Struct(">qi")
 
-_OFFSET_KEY_START = _INT16.pack(OFFSET_KEY)
-_OFFSET_VALUE_START = _INT16.pack(OFFSET_VALUE_WRITTEN)
+_OFFSET_KEY_START = INT16.pack(OFFSET_KEY)
+_OFFSET_VALUE_START = INT16.pack(OFFSET_VALUE_WRITTEN)
 _NO_TAGS = b"\0"
 _TOPIC_ID_TAG = bytes((1, TOPIC_ID_TAG, 16))
-
-
-class CorruptRecord(ValueError):
-    """The bytes are of a type that we know and are not what it says."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +108,7 @@ class GroupDeleted:
     group_id: str
 
 
-GroupRecord = OffsetCommitted | OffsetDeleted | GroupMetadata | GroupDeleted
+GroupRecord = OffsetCommitted | OffsetDeleted | GroupMetadata | GroupDeleted | ConsumerRecord
 
 
 def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
@@ -117,6 +122,8 @@ def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
             return _group_key(record.group_id), _group_value(record)
         case GroupDeleted():
             return _group_key(record.group_id), None
+        case _:
+            return consumer_records.encode(record)
 
 
 def decode(key: bytes | None, value: bytes | None) -> GroupRecord | None:
@@ -135,28 +142,28 @@ def decode(key: bytes | None, value: bytes | None) -> GroupRecord | None:
 
 
 def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    return _INT16.pack(OFFSET_KEY) + _string(group_id) + _string(topic) + _INT32.pack(partition)
+    return INT16.pack(OFFSET_KEY) + string(group_id) + string(topic) + INT32.pack(partition)
 
 
 def _group_key(group_id: str) -> bytes:
-    return _INT16.pack(GROUP_KEY) + _string(group_id)
+    return INT16.pack(GROUP_KEY) + string(group_id)
 
 
 def _offset_value(record: OffsetCommitted) -> bytes:
     metadata = record.metadata.encode()
     if record.expire_timestamp_ms != NO_TIMESTAMP:
         return (
-            _INT16.pack(OFFSET_VALUE_WITH_EXPIRY)
-            + _INT64.pack(record.offset)
-            + _INT16.pack(len(metadata))
+            INT16.pack(OFFSET_VALUE_WITH_EXPIRY)
+            + INT64.pack(record.offset)
+            + INT16.pack(len(metadata))
             + metadata
-            + _INT64.pack(record.commit_timestamp_ms)
-            + _INT64.pack(record.expire_timestamp_ms)
+            + INT64.pack(record.commit_timestamp_ms)
+            + INT64.pack(record.expire_timestamp_ms)
         )
-    out = bytearray(_INT16.pack(OFFSET_VALUE_WRITTEN))
-    out += _INT64.pack(record.offset) + _INT32.pack(record.leader_epoch)
+    out = bytearray(INT16.pack(OFFSET_VALUE_WRITTEN))
+    out += INT64.pack(record.offset) + INT32.pack(record.leader_epoch)
     write_uvarint(out, len(metadata) + 1)
-    out += metadata + _INT64.pack(record.commit_timestamp_ms)
+    out += metadata + INT64.pack(record.commit_timestamp_ms)
     if record.topic_id == ZERO_UUID:
         out.append(0)  # No tagged fields.
     else:
@@ -166,37 +173,28 @@ def _offset_value(record: OffsetCommitted) -> bytes:
 
 def _group_value(record: GroupMetadata) -> bytes:
     parts = [
-        _INT16.pack(GROUP_VALUE_WRITTEN),
-        _string(record.protocol_type),
-        _INT32.pack(record.generation_id),
-        _nullable_string(record.protocol),
-        _nullable_string(record.leader),
-        _INT64.pack(record.state_timestamp_ms),
-        _INT32.pack(len(record.members)),
+        INT16.pack(GROUP_VALUE_WRITTEN),
+        string(record.protocol_type),
+        INT32.pack(record.generation_id),
+        nullable_string(record.protocol),
+        nullable_string(record.leader),
+        INT64.pack(record.state_timestamp_ms),
+        INT32.pack(len(record.members)),
     ]
     for member in record.members:
         parts += (
-            _string(member.member_id),
-            _nullable_string(member.instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
-            _INT32.pack(member.rebalance_timeout_ms),
-            _INT32.pack(member.session_timeout_ms),
-            _INT32.pack(len(member.subscription)),
+            string(member.member_id),
+            nullable_string(member.instance_id),
+            string(member.client_id),
+            string(member.client_host),
+            INT32.pack(member.rebalance_timeout_ms),
+            INT32.pack(member.session_timeout_ms),
+            INT32.pack(len(member.subscription)),
             member.subscription,
-            _INT32.pack(len(member.assignment)),
+            INT32.pack(len(member.assignment)),
             member.assignment,
         )
     return b"".join(parts)
-
-
-def _string(text: str) -> bytes:
-    raw = text.encode()
-    return _INT16.pack(len(raw)) + raw
-
-
-def _nullable_string(text: str | None) -> bytes:
-    return _INT16.pack(-1) if text is None else _string(text)
 
 
 # Reading --------------------------------------------------------------------------------------------------------------
@@ -204,12 +202,12 @@ def _nullable_string(text: str | None) -> bytes:
 
 def _decode_usual_offset(key: bytes, value: bytes) -> OffsetCommitted:
     """What we write for a commit, without a reader's calls: a coordinator loads a hundred thousand of them."""
-    topic_start = 4 + _INT16.unpack_from(key, 2)[0]
-    topic_end = topic_start + 2 + _INT16.unpack_from(key, topic_start)[0]
+    topic_start = 4 + INT16.unpack_from(key, 2)[0]
+    topic_end = topic_start + 2 + INT16.unpack_from(key, topic_start)[0]
     offset, leader_epoch = _OFFSET_AND_EPOCH.unpack_from(value, 2)
     length, position = read_uvarint(value, 14)
     metadata_end = position + length - 1
-    (commit_timestamp_ms,) = _INT64.unpack_from(value, metadata_end)
+    (commit_timestamp_ms,) = INT64.unpack_from(value, metadata_end)
     tail = value[metadata_end + 8 :]
     is_usual = 4 <= topic_start <= topic_end - 2 and position <= metadata_end and len(key) == topic_end + 4
     if not is_usual or (tail != _NO_TAGS and (len(tail) != 19 or not tail.startswith(_TOPIC_ID_TAG))):
@@ -219,7 +217,7 @@ def _decode_usual_offset(key: bytes, value: bytes) -> OffsetCommitted:
     return OffsetCommitted(
         group_id=key[4:topic_start].decode(),
         topic=key[topic_start + 2 : topic_end].decode(),
-        partition=_INT32.unpack_from(key, topic_end)[0],
+        partition=INT32.unpack_from(key, topic_end)[0],
         offset=Offset(offset),
         leader_epoch=LeaderEpoch(leader_epoch),
         metadata=value[position:metadata_end].decode(),
@@ -235,7 +233,7 @@ def _uuid(raw: bytes) -> UUID:
 
 
 def _decode(key: bytes, value: bytes | None) -> GroupRecord | None:
-    reader = _Reader(key)
+    reader = Reader(key)
     kind = reader.int16()
     if kind == GROUP_KEY:
         group_id = reader.string()
@@ -245,6 +243,8 @@ def _decode(key: bytes, value: bytes | None) -> GroupRecord | None:
         if value is None:
             return OffsetDeleted(group_id=group_id, topic=topic, partition=partition)
         return _read_offset(group_id, topic, partition, value)
+    if kind in CONSUMER_KINDS:
+        return consumer_records.decode(consumer_records.RecordKind(kind), reader, value)
     return None
 
 
@@ -291,7 +291,7 @@ def _read_group(group_id: str, value: bytes) -> GroupMetadata:
     )
 
 
-def _read_member(reader: "_Reader", version: int) -> MemberMetadata:
+def _read_member(reader: Reader, version: int) -> MemberMetadata:
     member_id = reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
     client_id = reader.string()
@@ -314,69 +314,8 @@ def _read_member(reader: "_Reader", version: int) -> MemberMetadata:
     )
 
 
-def _versioned(value: bytes) -> "tuple[_Reader, int]":
-    (version,) = _INT16.unpack_from(value)
+def _versioned(value: bytes) -> tuple[Reader, int]:
+    (version,) = INT16.unpack_from(value)
     if not 0 <= version <= VALUE_VERSION_MAX:
         raise CorruptRecord(f"value has version {version}, known are 0 to {VALUE_VERSION_MAX}")
-    return _Reader(value, position=2, flexible=version >= FLEXIBLE_FROM), version
-
-
-class _Reader:
-    def __init__(self, data: bytes, position: int = 0, flexible: bool = False) -> None:
-        self.data = data
-        self.position = position
-        self.flexible = flexible
-
-    def _fixed(self, layout: struct.Struct) -> int:
-        (number,) = layout.unpack_from(self.data, self.position)
-        self.position += layout.size
-        return int(number)
-
-    def int16(self) -> int:
-        return self._fixed(_INT16)
-
-    def int32(self) -> int:
-        return self._fixed(_INT32)
-
-    def int64(self) -> int:
-        return self._fixed(_INT64)
-
-    def uvarint(self) -> int:
-        number, self.position = read_uvarint(self.data, self.position)
-        return number
-
-    def _take(self, length: int) -> bytes:
-        end = self.position + length
-        if length < 0 or end > len(self.data):
-            raise CorruptRecord(f"{length} bytes at {self.position}, {len(self.data) - self.position} are left")
-        raw = self.data[self.position : end]
-        self.position = end
-        return raw
-
-    def nullable_string(self) -> str | None:
-        length = self.uvarint() - 1 if self.flexible else self.int16()
-        return None if length == -1 else self._take(length).decode()
-
-    def string(self) -> str:
-        text = self.nullable_string()
-        if text is None:
-            raise CorruptRecord("null in place of a string")
-        return text
-
-    def blob(self) -> bytes:
-        return self._take(self.uvarint() - 1 if self.flexible else self.int32())
-
-    def count(self, item_bytes_min: int) -> int:
-        count = self.uvarint() - 1 if self.flexible else self.int32()
-        if not 0 <= count <= (len(self.data) - self.position) // item_bytes_min:
-            raise CorruptRecord(f"{count} items claimed, {len(self.data) - self.position} bytes are left")
-        return count
-
-    def tags(self) -> dict[int, bytes]:
-        """The tagged fields, unread; none in a version that has no tags."""
-        if not self.flexible:
-            return {}
-        count = self.uvarint()
-        if count > TAGS_MAX:
-            raise CorruptRecord(f"{count} tagged fields, {TAGS_MAX} are allowed")
-        return {self.uvarint(): self._take(self.uvarint()) for _ in range(count)}
+    return Reader(value, position=2, flexible=version >= FLEXIBLE_FROM), version

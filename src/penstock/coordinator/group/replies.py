@@ -10,7 +10,7 @@ from penstock.coordinator.group.commands import NO_GENERATION
 _TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
 
 
-def _group_code(code: ErrorCode) -> ErrorCode:
+def group_code(code: ErrorCode) -> ErrorCode:
     """A generation that does not fit a record: no code of the group protocol says so, and no retry helps."""
     return ErrorCode.unknown_server_error if code in _TOO_LARGE else code
 
@@ -37,7 +37,7 @@ class JoinReply:
     skip_assignment: bool = False
 
     def failed(self, code: ErrorCode) -> "JoinReply":
-        return JoinReply(error_code=_group_code(code))  # Without the member id: it may never have been stored.
+        return JoinReply(error_code=group_code(code))  # Without the member id: it may never have been stored.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class SyncReply:
     assignment: bytes = b""
 
     def failed(self, code: ErrorCode) -> "SyncReply":
-        return SyncReply(error_code=_group_code(code))
+        return SyncReply(error_code=group_code(code))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +71,7 @@ class LeaveReply:
     members: tuple[LeftMember, ...] = ()
 
     def failed(self, code: ErrorCode) -> "LeaveReply":
-        return LeaveReply(error_code=_group_code(code))
+        return LeaveReply(error_code=group_code(code))
 
 
 class PartitionResult(NamedTuple):

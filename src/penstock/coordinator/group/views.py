@@ -3,9 +3,12 @@
 from typing import NamedTuple
 
 from penstock.coordinator.group.classic_group import ClassicGroup
+from penstock.coordinator.group.consumer.group import ConsumerGroup
 from penstock.coordinator.group.states import GroupState
+from penstock.coordinator.group.subscription import CONSUMER_PROTOCOL
 
-GROUP_TYPE = "classic"
+CLASSIC_TYPE = "classic"
+CONSUMER_TYPE = "consumer"
 
 
 class MemberView(NamedTuple):
@@ -56,4 +59,8 @@ def describe(group: ClassicGroup) -> GroupView:
 
 
 def listed(group: ClassicGroup) -> ListedGroup:
-    return ListedGroup(group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE)
+    return ListedGroup(group.group_id, group.protocol_type or "", group.state.value, CLASSIC_TYPE)
+
+
+def listed_consumer(group: ConsumerGroup) -> ListedGroup:
+    return ListedGroup(group.group_id, CONSUMER_PROTOCOL, group.state.value, CONSUMER_TYPE)

@@ -18,6 +18,10 @@ SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 METADATA_VERSION = 25
 
 
+# The Java client and the tools take the new group protocol for finalized at 1, as ConsumerGroupHeartbeat is served.
+GROUP_VERSION = 1
+
+
 def _range(api: Api) -> Struct:
     return Struct(api_key=int(api.key), min_version=api.advertised_min, max_version=api.versions.stop - 1)
 
@@ -32,10 +36,14 @@ def api_versions(context: Context, header: RequestHeader, request: Struct) -> St
     return Struct(
         error_code=ErrorCode.none,
         api_keys=[_range(APIS[key]) for key in sorted(APIS)],
-        supported_features=[Struct(name="metadata.version", min_version=1, max_version=METADATA_VERSION)],
+        supported_features=[
+            Struct(name="group.version", min_version=1, max_version=GROUP_VERSION),
+            Struct(name="metadata.version", min_version=1, max_version=METADATA_VERSION),
+        ],
         finalized_features_epoch=0,
         finalized_features=[
-            Struct(name="metadata.version", min_version_level=METADATA_VERSION, max_version_level=METADATA_VERSION)
+            Struct(name="group.version", min_version_level=GROUP_VERSION, max_version_level=GROUP_VERSION),
+            Struct(name="metadata.version", min_version_level=METADATA_VERSION, max_version_level=METADATA_VERSION),
         ],
     )
 

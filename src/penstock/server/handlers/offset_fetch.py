@@ -1,17 +1,18 @@
 """OffsetFetch: how far groups have read; -1 where nothing was committed.
 
 v2 allows all partitions (null), v7 adds require_stable (all is stable without transactions), v8 asks for many groups at
-once (KIP-709), v10 names topics by id.
+once (KIP-709), v9 has the member epoch of a consumer group (KIP-848), v10 names topics by id.
 """
 
 from penstock.base.errors import ErrorCode, Refused
-from penstock.coordinator.group.commands import FetchOffsets, TopicPartitions
+from penstock.coordinator.group.commands import NO_GENERATION, FetchOffsets, TopicPartitions
 from penstock.coordinator.group.replies import FetchReply
 from penstock.server.api import ApiKey, RequestHeader, handler
 from penstock.server.context import Context
 from penstock.wire.codec import ZERO_UUID, Struct
 
 BATCH_VERSION = 8
+MEMBER_VERSION = 9
 TOPIC_ID_VERSION = 10
 
 
@@ -36,7 +37,12 @@ async def _fetch(context: Context, version: int, group: Struct) -> Struct:
                 unknown.append(topic)
             else:
                 wanted.append(TopicPartitions(name, tuple(topic.partition_indexes)))
-    command = FetchOffsets(group_id=group.group_id, topics=None if wanted is None else tuple(wanted))
+    command = FetchOffsets(
+        group_id=group.group_id,
+        topics=None if wanted is None else tuple(wanted),
+        member_id=group.member_id if version >= MEMBER_VERSION else None,
+        member_epoch=group.member_epoch if version >= MEMBER_VERSION else NO_GENERATION,
+    )
     try:
         reply = await context.groups.call(group.group_id, lambda shard, token, now: shard.fetch_offsets(command, token))
     except Refused as refused:

@@ -1,0 +1,20 @@
+"""What ConsumerGroupHeartbeat answers."""
+
+from dataclasses import dataclass
+
+from penstock.base.errors import ErrorCode
+from penstock.coordinator.group.consumer.assignment import Assignment
+from penstock.coordinator.group.replies import group_code
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumerHeartbeatReply:
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Assignment | None = None  # None: as it was.
+
+    def failed(self, code: ErrorCode) -> "ConsumerHeartbeatReply":
+        return ConsumerHeartbeatReply(error_code=group_code(code))
