@@ -26,7 +26,15 @@ def _describe(context: Context, group_id: str) -> Struct:
     except Refused as refused:
         view, code, message = None, refused.code, refused.message
     if view is None:
-        return Struct(error_code=code, error_message=message, group_id=group_id, group_state="", assignor_name="")
+        return Struct(
+            error_code=code,
+            error_message=message,
+            group_id=group_id,
+            group_state="",
+            group_epoch=0,
+            assignment_epoch=0,
+            assignor_name="",
+        )
     return Struct(
         error_code=ErrorCode.none,
         group_id=group_id,
