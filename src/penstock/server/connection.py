@@ -133,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unmuting: asyncio.TimerHandle | None = None  # Set while the peer is muted, until `_muted_until`.
         self._muted_until = 0.0
         self._has_asked = False  # A whole request has come.
-        self.peer = "?"
+        self.peer = self.ip = "?"
         self.served_since = 0.0  # Loop time; the first request is due soon after.
         self.active_at = 0.0  # Loop time of the last received byte.
 
@@ -144,7 +144,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         peername = transport.get_extra_info("peername")
-        self.peer = f"{peername[0]}:{peername[1]}" if peername else "?"
+        if peername:
+            self.ip = peername[0]
+            self.peer = f"{peername[0]}:{peername[1]}"
         self.served_since = self.active_at = self._listener.now()
         if not self._listener.on_connected(self):
             self.close("too many connections")
@@ -235,10 +237,6 @@ class Connection(asyncio.BufferedProtocol):
             and self._unmuting is None
             and not self._listener.is_over_budget
         )
-
-    @property
-    def ip(self) -> str:
-        return self.peer.rpartition(":")[0]
 
     def stalled_s(self, now: float) -> float:
         """How long the frame that is being received has made no progress worth the memory it holds."""

@@ -3,7 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base.errors import BadPeer
 from penstock.base.logging import get_logger
@@ -27,10 +27,23 @@ log = get_logger(__name__)
 _FIXED = struct.Struct(">hhih")  # api_key, api_version, correlation_id, length of client_id
 
 
+class _Route(NamedTuple):
+    """What there is to know of one version of one API before its request is read."""
+
+    api: Api
+    is_request_flexible: bool
+    is_response_flexible: bool
+
+
 class Dispatcher:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._tasks: set[asyncio.Task[None]] = set()
+        self._routes = {
+            (key, version): _Route(api, is_flexible_request(key, version), is_flexible_response(key, version))
+            for key, api in APIS.items()
+            for version in api.versions
+        }
 
     def dispatch(self, connection: "Connection", frame: memoryview) -> None:
         """Start work on one request. BadPeer when it cannot be answered at all."""
@@ -38,16 +51,15 @@ class Dispatcher:
             key, version, correlation_id, client_length = _FIXED.unpack_from(frame)
         except struct.error as error:
             raise BadPeer(f"frame of {len(frame)} bytes has no request header") from error
-        api = APIS.get(key)
-        if api is None:
-            raise BadPeer(f"api key {key} is not served")
-        if version not in api.versions:
+        route = self._routes.get((key, version))
+        if route is None:
             if key != ApiKey.API_VERSIONS:
-                raise BadPeer(f"{api.key.name} v{version} is not served")
+                raise BadPeer(f"api key {key} v{version} is not served")
             # KIP-511: the one request whose version a client cannot know beforehand.
             reply = connection.open_reply(correlation_id, False, len(frame))
             reply.send([encode_response(key, 0, unsupported_version())])
             return
+        api = route.api
         position, client_id = _FIXED.size, None
         if client_length >= 0:
             position += client_length
@@ -56,13 +68,13 @@ class Dispatcher:
             client_id = str(frame[_FIXED.size : position], "utf-8", "replace")
         elif client_length != -1:
             raise BadPeer(f"client id of {client_length} bytes")
-        if is_flexible_request(key, version):
+        if route.is_request_flexible:
             try:
                 position = read_tags(frame, position, {}, {})
             except (IndexError, ValueError) as error:
                 raise BadPeer("tags of the request header are cut short") from error
         header = RequestHeader(key, version, correlation_id, client_id, connection.ip)
-        reply = connection.open_reply(correlation_id, is_flexible_response(key, version), len(frame))
+        reply = connection.open_reply(correlation_id, route.is_response_flexible, len(frame))
         quotas = self._context.quotas.active
         began_s = 0.0
         if quotas is not None:
