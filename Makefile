@@ -24,8 +24,9 @@ check: .venv/dev.stamp ## Lint, types and layering.
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: .venv/dev.stamp ## Measure the produce path against the machine's limits.
-	$(BIN)/python -m bench
+bench: .venv/bench.stamp ## Measure Penstock against Apache Kafka on this machine. QUICK=1: under three minutes.
+	QUICK=$(QUICK) $(BIN)/python -m bench
+	$(BIN)/python -m bench.groups
 
 schemas: .venv/dev.stamp ## Renew the tables of Kafka's messages and error codes from kio.
 	$(BIN)/python scripts/generate_schemas.py
@@ -37,6 +38,7 @@ lock: .venv/dev.stamp ## Renew the lock files from pyproject.toml.
 	$(PIP) install uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate pyproject.toml --group dev -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate --constraint requirements-dev.lock --group bench -o requirements-bench.lock
 
 clean: ## Remove what the other targets made (not your data).
 	rm -rf .venv .cache dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -55,4 +57,9 @@ clean: ## Remove what the other targets made (not your data).
 .venv/dev.stamp: requirements-dev.lock | .venv/core.stamp
 	@echo "Installing the test and check tools ..."
 	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@
+
+.venv/bench.stamp: requirements-bench.lock | .venv/dev.stamp
+	@echo "Installing what draws the pictures ..."
+	@$(PIP) install --require-hashes -r requirements-bench.lock
 	@touch $@

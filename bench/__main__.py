@@ -1,120 +1,110 @@
-"""`make bench`: the broker's hot paths beside the machine's own limits, in rounds, as ratios and CPU per unit."""
+"""`make bench`: Penstock and its peers on this machine, one after another, under the same load, in interleaved rounds.
 
-import json
+make bench                  three rounds
+make bench QUICK=1          one short round, under three minutes
+python -m bench --only "50 producers"
+"""
+
+import argparse
 import os
+import platform
 import statistics
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
-from bench import limits
-from bench.broker import BrokerProcess
-from bench.raw_load import RawClient
+from bench import limits, report
+from bench.brokers import Broker, Kafka, Penstock
+from bench.java_load import JavaLoad
+from bench.workloads import FULL, QUICK, WORKLOADS, measure, start
+from compat.parts.cache import PartMissing
 
-ROUNDS = 1 if os.environ.get("QUICK") else 3
+ROUNDS = 3
 OUT = Path(__file__).parent / "out"
 
 
-class Workload(NamedTuple):
-    name: str
-    durability: str
-    record_bytes: int
-    records: int
-    requests: int
-    in_flight: int
-
-
-WORKLOADS = [
-    Workload("produce 1 KB, 1 MB batches, os", "os", 1024, 970, 1000, 5),
-    Workload("produce 100 B, 1 MB batches, os", "os", 100, 9000, 1000, 5),
-    Workload("produce 1 KB, 1 MB batches, fsync", "fsync", 1024, 970, 300, 5),
-    Workload("produce one 100 B record a request, os", "os", 100, 1, 20_000, 5),
-    Workload("produce one 100 B record a request, fsync", "fsync", 100, 1, 3_000, 5),
-]
-
-
-class Sample(NamedTuple):
-    mb_per_s: float
-    requests_per_s: float
-    cpu_us_per_request: float
-    mb_per_cpu_s: float
-
-
-def main() -> None:
-    console = Console(width=120)
+def main() -> int:
+    options = _options()
+    console = Console(width=140)
+    scale = QUICK if options.quick else FULL
+    workloads = [workload for workload in WORKLOADS if options.only in workload.name]
+    if options.quick:
+        workloads = [workload for workload in workloads if workload.partitions <= 12]
+    rounds: report.Rounds = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    try:
+        load = JavaLoad()
+    except PartMissing as missing:
+        console.print(f"[red]Apache Kafka and its tools cannot be had here: {missing}")
+        return 1
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
-        ceiling = {
-            "loopback MB/s": _median(limits.loopback_mb_per_s),
-            "page cache write MB/s": _median(lambda: limits.page_cache_write_mb_per_s(place)),
-            "crc32c MB/s": _median(limits.checksum_mb_per_s),
-            "fdatasync/s": _median(lambda: limits.syncs_per_s(place)),
-        }
+        ceiling = _limits(place, 1 if options.quick else 3)
         console.print("This machine's limits: " + ", ".join(f"{name} {value:,.0f}" for name, value in ceiling.items()))
-        samples: dict[str, list[Sample]] = {workload.name: [] for workload in WORKLOADS}
-        samples["fetch 1 MB at a time, page cache"] = []
-        starts, resident = [], []
-        for number in range(ROUNDS):
-            with BrokerProcess(place) as broker:
-                starts.append(broker.start_s)
-                resident.append(broker.resident_mb)
-                client = RawClient(broker.port)
-                for workload in WORKLOADS:
-                    samples[workload.name].append(_produce(broker, client, workload, number))
-                samples["fetch 1 MB at a time, page cache"].append(_fetch(broker, client, number))
-                client.close()
-    loopback = ceiling["loopback MB/s"]
-    table = Table(
-        "workload", "MB/s", "share of loopback", "requests/s", "CPU µs/request", "MB per CPU second", "spread"
-    )
-    for name, rounds in samples.items():
-        best = sorted(rounds, key=lambda sample: sample.mb_per_s)[len(rounds) // 2]
-        spread = max(sample.mb_per_s for sample in rounds) / max(1e-9, min(sample.mb_per_s for sample in rounds))
-        table.add_row(
-            name,
-            f"{best.mb_per_s:,.1f}",
-            f"{best.mb_per_s / loopback:.2f}",
-            f"{best.requests_per_s:,.0f}",
-            f"{best.cpu_us_per_request:,.0f}",
-            f"{best.mb_per_cpu_s:,.0f}",
-            f"{spread:.2f}x",
-        )
-    console.print(table)
-    console.print(
-        f"Start to open port {statistics.median(starts):.2f} s, {statistics.median(resident):.0f} MB resident"
-    )
-    OUT.mkdir(exist_ok=True)
-    result = {"limits": ceiling, "samples": {name: [s._asdict() for s in rounds] for name, rounds in samples.items()}}
-    (OUT / "bench.json").write_text(json.dumps(result, indent=2))
+        for number in range(1 if options.quick else ROUNDS):
+            kinds: list[type[Broker]] = [Penstock, Kafka] if number % 2 == 0 else [Kafka, Penstock]
+            for kind in kinds:
+                with kind(place) as broker:
+                    if number == 0:
+                        console.print(f"{kind.name}: {' '.join(map(_neutral, broker.command()))}", highlight=False)
+                    _note(rounds, "start and memory", kind.name, start(broker))
+                    for order, workload in enumerate(workloads):
+                        figures = measure(workload, broker, load, scale, order)
+                        console.print(
+                            f"  round {number + 1}, {kind.name}, {workload.name}: "
+                            + ", ".join(f"{name} {value:.3g}" for name, value in figures.items()),
+                            highlight=False,
+                        )
+                        _note(rounds, workload.name, kind.name, figures)
+                    _note(rounds, "start and memory", kind.name, {"peak MB": broker.process.peak_mb})
+    load.close()
+    report.print_table(console, rounds, Penstock.name, Kafka.name)
+    report.write(rounds, ceiling, _machine(), OUT)
+    console.print(f"All figures and the pictures are in {OUT.relative_to(Path.cwd())}/")
+    return 0
 
 
-def _produce(broker: BrokerProcess, client: RawClient, workload: Workload, number: int) -> Sample:
-    topic = f"{workload.durability}-{workload.record_bytes}-{workload.records}-{number}"
-    client.create_topic(topic, workload.durability)
-    cpu_s = broker.cpu_s
-    elapsed = client.produce(topic, workload.record_bytes, workload.records, workload.requests, workload.in_flight)
-    cpu_s = max(broker.cpu_s - cpu_s, 0.01)
-    megabytes = workload.record_bytes * workload.records * workload.requests / 1e6
-    return Sample(megabytes / elapsed, workload.requests / elapsed, cpu_s * 1e6 / workload.requests, megabytes / cpu_s)
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", default=bool(os.environ.get("QUICK")), help="one short round")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only workloads with TEXT in their name")
+    return parser.parse_args()
 
 
-def _fetch(broker: BrokerProcess, client: RawClient, number: int) -> Sample:
-    first = WORKLOADS[0]
-    topic = f"{first.durability}-{first.record_bytes}-{first.records}-{number}"
-    total = first.record_bytes * first.records * first.requests
-    cpu_s = broker.cpu_s
-    elapsed = client.fetch(topic, total, 1 << 20)
-    cpu_s = max(broker.cpu_s - cpu_s, 0.01)
-    return Sample(total / 1e6 / elapsed, first.requests / elapsed, cpu_s * 1e6 / first.requests, total / 1e6 / cpu_s)
+def _note(rounds: report.Rounds, workload: str, broker: str, figures: dict[str, float]) -> None:
+    for figure, value in figures.items():
+        rounds[workload][figure][broker].append(value)
 
 
-def _median(measure: Callable[[], float]) -> float:
-    return statistics.median(measure() for _ in range(ROUNDS))
+def _limits(place: Path, times: int) -> dict[str, float]:
+    def median(measure_once: Callable[[], float]) -> float:
+        return statistics.median(measure_once() for _ in range(times))
+
+    return {
+        "loopback MB/s": median(limits.loopback_mb_per_s),
+        "page cache write MB/s": median(lambda: limits.page_cache_write_mb_per_s(place)),
+        "memory copy MB/s": median(limits.memory_copy_mb_per_s),
+        "crc32c MB/s": median(limits.checksum_mb_per_s),
+        "fdatasync/s": median(lambda: limits.syncs_per_s(place)),
+    }
+
+
+def _neutral(word: str) -> str:
+    """A word of a command line without this machine's folders."""
+    return word if len(word) < 120 and not word.startswith("/") else f".../{Path(word.split(':')[0]).name}"
+
+
+def _machine() -> dict[str, str]:
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return {
+        "processors": str(os.cpu_count()),
+        "memory GiB": f"{pages * size / 2**30:.0f}",
+        "system": platform.system(),
+        "python": platform.python_version(),
+    }
 
 
 if __name__ == "__main__":

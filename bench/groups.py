@@ -14,7 +14,7 @@ from typing import cast
 
 import uvloop
 
-from bench.broker import BrokerProcess
+from bench.brokers import Penstock
 from penstock.server.api import ApiKey
 from penstock.wire.codec import Struct, request_writer, response_reader
 
@@ -132,7 +132,7 @@ async def find_coordinator(member: Member) -> None:
     raise TimeoutError("no coordinator after 10 s")
 
 
-async def measure_heartbeats(broker: BrokerProcess) -> None:
+async def measure_heartbeats(broker: Penstock) -> None:
     members: list[Member] = []
     for number in range(GROUPS):
         members += await make_members(broker.port, f"group-{number}", MEMBERS)
@@ -148,20 +148,20 @@ async def measure_heartbeats(broker: BrokerProcess) -> None:
     await asyncio.sleep(HEARTBEAT_S)
     for member in members:
         member.slowest_s = 0.0
-    cpu_s, start = broker.cpu_s, time.perf_counter()
+    cpu_s, start = broker.process.cpu_s, time.perf_counter()
     await asyncio.sleep(SECONDS)
-    share = (broker.cpu_s - cpu_s) / (time.perf_counter() - start)
+    share = (broker.process.cpu_s - cpu_s) / (time.perf_counter() - start)
     rate = count / HEARTBEAT_S
     slowest = max(member.slowest_s for member in members)
     print(
         f"{rate:,.0f} heartbeats/s on {count:,} connections: {share:.0%} of a core,"
         f" {share / rate * 1e6:.0f} µs each, the slowest answered after {slowest * 1000:.0f} ms,"
-        f" {broker.resident_mb:.0f} MB resident"
+        f" {broker.process.resident_mb:.0f} MB resident"
     )
     await stop(tasks)
 
 
-async def measure_rebalance(broker: BrokerProcess) -> None:
+async def measure_rebalance(broker: Penstock) -> None:
     """From a new member's first request until the last member has its part again."""
     members = await make_members(broker.port, "large", LARGE_GROUP - 1)
     await find_coordinator(members[0])
@@ -171,7 +171,7 @@ async def measure_rebalance(broker: BrokerProcess) -> None:
         for number, member in enumerate(members)
     ]
     await asyncio.sleep(LARGE_HEARTBEAT_S)
-    cpu_s, start = broker.cpu_s, time.perf_counter()
+    cpu_s, start = broker.process.cpu_s, time.perf_counter()
     (newcomer,) = await make_members(broker.port, "large", 1)
     await newcomer.join()
     await asyncio.sleep(1)  # Others may hear of their part after the newcomer.
@@ -179,7 +179,7 @@ async def measure_rebalance(broker: BrokerProcess) -> None:
     elapsed = max(member.rebalanced_at for member in [*members, newcomer]) - start
     print(
         f"rebalance of {LARGE_GROUP} members, heartbeats every {LARGE_HEARTBEAT_S:.0f} s: {elapsed:.2f} s,"
-        f" {broker.cpu_s - cpu_s:.2f} s of the broker's CPU"
+        f" {broker.process.cpu_s - cpu_s:.2f} s of the broker's CPU"
     )
     await stop(tasks)
 
@@ -193,7 +193,7 @@ async def stop(tasks: list["asyncio.Task[None]"]) -> None:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as directory, BrokerProcess(Path(directory)) as broker:
+    with tempfile.TemporaryDirectory() as directory, Penstock(Path(directory)) as broker:
         uvloop.run(measure_rebalance(broker))
         uvloop.run(measure_heartbeats(broker))
 

@@ -59,6 +59,15 @@ def syncs_per_s(directory: Path) -> float:
         return count / (time.perf_counter() - start)
 
 
+def memory_copy_mb_per_s() -> float:
+    target = bytearray(len(CHUNK))
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < SECONDS / 4:
+        target[:] = CHUNK
+        count += 1
+    return count * len(CHUNK) / (time.perf_counter() - start) / 1e6
+
+
 def checksum_mb_per_s() -> float:
     start, count = time.perf_counter(), 0
     while time.perf_counter() - start < SECONDS / 4:

@@ -13,6 +13,16 @@ CREATE_TOPICS_VERSION = 4
 FETCH_VERSION = 11
 
 
+def answers(port: int) -> bool:
+    """Whether the broker answers a request."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 1, -1))
+            return len(connection.recv(4)) == 4
+    except OSError:
+        return False
+
+
 class RawClient:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -58,16 +68,7 @@ class RawClient:
         """Seconds to read `total_bytes` from the start of the topic."""
         start, received, offset = time.perf_counter(), 0, 0
         while received < total_bytes:
-            partition = Struct(partition=0, fetch_offset=offset, partition_max_bytes=bytes_max)
-            message = Struct(
-                replica_id=-1,
-                max_wait_ms=500,
-                min_bytes=1,
-                max_bytes=bytes_max,
-                topics=[Struct(topic=topic, partitions=[partition])],
-                forgotten_topics_data=[],
-            )
-            self._socket.sendall(_frame(ApiKey.FETCH, FETCH_VERSION, message))
+            self._socket.sendall(fetch_frame(topic, offset, bytes_max, max_wait_ms=500))
             reply = self._reply()
             # Version 11 with one topic and one partition: the records are at the end, their length before them.
             records_start = 4 + 4 + 2 + 4 + 4 + 2 + len(topic) + 4 + 4 + 2 + 8 + 8 + 8 + 4 + 4 + 4
@@ -79,6 +80,30 @@ class RawClient:
     def _reply(self) -> bytes:
         (size,) = struct.unpack(">i", self._stream.read(4))
         return self._stream.read(size)
+
+
+def fetch_frame(topic: str, offset: int, bytes_max: int, *, max_wait_ms: int) -> bytes:
+    """A request for partition 0, from `offset` on."""
+    partition = Struct(
+        partition=0,
+        current_leader_epoch=-1,
+        fetch_offset=offset,
+        log_start_offset=-1,
+        partition_max_bytes=bytes_max,
+    )
+    message = Struct(
+        replica_id=-1,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[Struct(topic=topic, partitions=[partition])],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+    return _frame(ApiKey.FETCH, FETCH_VERSION, message)
 
 
 def _next_offset(records: memoryview) -> int:

@@ -3,6 +3,7 @@
 import copy
 import struct
 import subprocess
+from collections.abc import Sequence
 from typing import IO, NamedTuple
 
 from .parts import java
@@ -28,9 +29,10 @@ class ToolResult(NamedTuple):
 
 
 class KafkaTools:
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, command: Sequence[str] | None = None) -> None:
         self._bootstrap = bootstrap
-        self._process = subprocess.Popen(java.program("ToolServer"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = java.program("ToolServer") if command is None else command
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def run(self, tool: str, *arguments: str) -> ToolResult:
         """A tool that talks to the broker."""

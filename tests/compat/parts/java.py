@@ -19,7 +19,7 @@ _PROJECT = CLIENTS / "java"
 _POM = _PROJECT / "pom.xml"
 
 # The programs live for seconds: the optimising compiler would cost more than it gives back.
-_QUICK_START = ["-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+UseSerialGC", "-Xmx1g"]
+_QUICK_START = ("-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+UseSerialGC", "-Xmx1g")
 
 
 @cache
@@ -49,7 +49,7 @@ def jars() -> Path:
 
 
 @cache
-def program(main_class: str) -> tuple[str, ...]:
+def program(main_class: str, jvm_options: tuple[str, ...] = _QUICK_START) -> tuple[str, ...]:
     """The command that runs a class of ours or of Kafka's."""
     sources = sorted((_PROJECT / "src").glob("*.java"))
 
@@ -61,7 +61,7 @@ def program(main_class: str) -> tuple[str, ...]:
 
     classes = cached("java-classes", [_POM, *sources], compile_into)
     logging = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dlog4j2.disable.jmx=true"]
-    return (java(), *_QUICK_START, *logging, "-cp", f"{classes}{os.pathsep}{jars()}/*", main_class)
+    return (java(), *jvm_options, *logging, "-cp", f"{classes}{os.pathsep}{jars()}/*", main_class)
 
 
 def _version(program: str) -> int:

@@ -1,0 +1,112 @@
+"""The brokers that are compared: Penstock and Apache Kafka, one process each, started anew for every round."""
+
+import abc
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.process import MeasuredProcess
+from bench.raw_load import answers
+from compat.parts import java
+from compat.reference_kafka import CLUSTER_ID
+from ports import HOST, free_port
+
+START_S_MAX = 60
+
+# As Kafka's own start script has them.
+KAFKA_JVM = (
+    "-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
+)  # fmt: skip
+
+
+class Broker(abc.ABC):
+    name: str
+    fsync_config: ClassVar[dict[str, str]]  # Of a topic whose records are synced before they are acknowledged.
+    os_config: ClassVar[dict[str, str]]  # Of a topic whose records are left to the operating system.
+
+    def __init__(self, directory: Path) -> None:
+        self._home = tempfile.TemporaryDirectory(prefix=f"{self.name}-", dir=directory)
+        self.directory = Path(self._home.name)
+        self.port = free_port()
+        self.bootstrap = f"{HOST}:{self.port}"
+        self.start_s = 0.0
+
+    @abc.abstractmethod
+    def command(self) -> list[str]: ...
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """What is done once, before the first start: not part of the time that a start takes."""
+
+    def __enter__(self) -> Self:
+        self.prepare()
+        start = time.perf_counter()
+        self.process = MeasuredProcess(self.command(), self.directory / "log")
+        while not answers(self.port):
+            if not self.process.is_running or time.perf_counter() - start > START_S_MAX:
+                raise RuntimeError(f"{self.name} did not start: {self.process.log.read_text()[-2000:]}")
+            time.sleep(0.005)
+        self.start_s = time.perf_counter() - start
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.stop()
+        self._home.cleanup()
+
+    def create_topic(self, name: str, *, partitions: int = 1, is_synced: bool = False) -> None:
+        config = self.fsync_config if is_synced else self.os_config
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
+        self._admin.create_topics([topic])[name].result(60)
+
+    def delete_topic(self, name: str) -> None:
+        """Each workload cleans up: a page cache full of the last one's records would slow down the next."""
+        self._admin.delete_topics([name])[name].result(60)
+
+
+class Penstock(Broker):
+    name = "penstock"
+    fsync_config: ClassVar = {"penstock.durability": "fsync"}
+    os_config: ClassVar = {"penstock.durability": "os"}
+
+    def prepare(self) -> None:
+        """Nothing: the first start makes its own files."""
+
+    def command(self) -> list[str]:
+        serve = [sys.executable, "-m", "penstock.cli.main", "serve"]
+        return [*serve, "--listen", self.bootstrap, "--data", str(self.directory / "data")]
+
+
+class Kafka(Broker):
+    name = "kafka"
+    fsync_config: ClassVar = {"flush.messages": "1"}
+    os_config: ClassVar = {}
+
+    def prepare(self) -> None:
+        controller_port = free_port()
+        self._properties = self.directory / "server.properties"
+        # Kafka's defaults, but for what a single node needs.
+        self._properties.write_text(
+            "process.roles=broker,controller\n"
+            "node.id=1\n"
+            f"listeners=PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{controller_port}\n"
+            f"advertised.listeners=PLAINTEXT://{self.bootstrap}\n"
+            "controller.listener.names=CONTROLLER\n"
+            f"controller.quorum.bootstrap.servers={HOST}:{controller_port}\n"
+            f"log.dirs={self.directory}/data\n"
+            "offsets.topic.replication.factor=1\n"
+        )
+        form = ["format", "--standalone", "--cluster-id", CLUSTER_ID, "--config", str(self._properties)]
+        subprocess.run([*java.program("kafka.tools.StorageTool"), *form], check=True, stdout=subprocess.DEVNULL)
+
+    def command(self) -> list[str]:
+        return [*java.program("kafka.Kafka", KAFKA_JVM), str(self._properties)]
