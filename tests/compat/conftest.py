@@ -18,6 +18,10 @@ RECORD_COUNT = int(os.environ.get("PENSTOCK_COMPAT_RECORDS", "100000"))  # Per c
 GROUP_CONFIG = {
     "group.initial.rebalance.delay.ms": "100",
     "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "500",
     "offsets.topic.num.partitions": "2",  # The tests read all of it.
 }
 

@@ -25,6 +25,8 @@ Event = Mapping[str, Any]
 class MemberKind:
     name: str
     command: Callable[[], Sequence[str]]  # Fetches and builds what it needs, or raises PartMissing.
+    assignor: str | None = None  # None: the group's. "server-…": the new protocol (KIP-848), with that assignor.
+    is_by_pattern: bool = False  # It subscribes with a regular expression that the broker resolves.
 
 
 def _python(script: str) -> Sequence[str]:
@@ -37,6 +39,12 @@ AIOKAFKA = MemberKind("aiokafka", lambda: _python("aiokafka_member.py"))
 KAFKAJS = MemberKind("kafkajs", lambda: node.kafkajs_program("member.js"))
 FRANZ_GO = MemberKind("franz-go", lambda: (*golang.franz_go_program(), "member"))
 JAVA = MemberKind("java", lambda: java.program("GroupMember"))
+
+CONFLUENT_848 = MemberKind("confluent-kafka-848", CONFLUENT.command, "server-uniform")
+JAVA_848 = MemberKind("java-848", JAVA.command, "server-uniform")
+CONFLUENT_PATTERN = MemberKind("confluent-kafka-pattern", CONFLUENT.command, "server-uniform", is_by_pattern=True)
+JAVA_PATTERN = MemberKind("java-pattern", JAVA.command, "server-uniform", is_by_pattern=True)
+JAVA_848_RANGE = MemberKind("java-848-range", JAVA.command, "server-range")
 
 
 def wait_until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: float = WAIT_S_MAX) -> None:

@@ -10,8 +10,21 @@ from dataclasses import dataclass
 import pytest
 
 from .broker import Broker
-from .group_member import AIOKAFKA, CONFLUENT, FRANZ_GO, JAVA, KAFKA_PYTHON, KAFKAJS, MemberKind
-from .group_story import Group, full_story, open_group, short_story
+from .group_member import (
+    AIOKAFKA,
+    CONFLUENT,
+    CONFLUENT_848,
+    CONFLUENT_PATTERN,
+    FRANZ_GO,
+    JAVA,
+    JAVA_848,
+    JAVA_848_RANGE,
+    JAVA_PATTERN,
+    KAFKA_PYTHON,
+    KAFKAJS,
+    MemberKind,
+)
+from .group_story import Group, full_story, migration_story, open_group, short_story
 from .missing_parts import skip_when_missing
 
 STORIES_AT_ONCE = 4
@@ -35,6 +48,17 @@ STORIES = [
     Story("kafka-python-range", "range", (KAFKA_PYTHON,) * 3, short_story),
     Story("aiokafka-roundrobin", "roundrobin", (AIOKAFKA,) * 3, short_story),
     Story("kafkajs-roundrobin", "roundrobin", (KAFKAJS,) * 3, short_story),
+    Story("confluent-kafka-848", "range", (CONFLUENT_848,), full_story),
+    Story("java-848", "range", (JAVA_848,), full_story),
+    Story("both-848", "range", (JAVA_848_RANGE, CONFLUENT_848, JAVA_848), short_story),
+    Story("by-pattern", "range", (JAVA_PATTERN, CONFLUENT_PATTERN, CONFLUENT_848), short_story),
+    Story("eager-to-848-and-back", "range", (CONFLUENT, JAVA, JAVA_848, CONFLUENT_848), migration_story),
+    Story(
+        "cooperative-to-848-and-back",
+        "cooperative-sticky",
+        (JAVA, CONFLUENT, CONFLUENT_848, JAVA_848),
+        migration_story,
+    ),
     Story("franz-go-cooperative-sticky", "cooperative-sticky", (FRANZ_GO,) * 3, short_story),
 ]
 

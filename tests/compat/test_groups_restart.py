@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from .broker import Broker, BrokerProcess
 from .committed_offsets import committed
 from .conftest import GROUP_CONFIG
-from .group_member import CONFLUENT, JAVA, KAFKA_PYTHON, GroupMember, wait_until
+from .group_member import CONFLUENT, CONFLUENT_848, JAVA, JAVA_848, KAFKA_PYTHON, GroupMember, wait_until
 from .group_story import Group, open_group
 from .missing_parts import skip_when_missing
 
@@ -48,14 +48,18 @@ def _told_committed(members: list[GroupMember]) -> dict[int, int]:
     return told
 
 
+KINDS = {"classic": (CONFLUENT, JAVA, KAFKA_PYTHON), "848": (CONFLUENT_848, JAVA_848), "both": (JAVA, CONFLUENT_848)}
+
+
+@pytest.mark.parametrize("protocol", KINDS)
 @pytest.mark.parametrize("ending", ["SIGTERM", "SIGKILL"])
-def test_members_carry_on(process: BrokerProcess, tmp_path: Path, ending: str) -> None:
+def test_members_carry_on(process: BrokerProcess, tmp_path: Path, ending: str, protocol: str) -> None:
     with (
         skip_when_missing("consumer group over a restart"),
         open_group(process.bootstrap, tmp_path / "group", f"restart-{ending}", "range") as group,
     ):
         group.writer.start()
-        members = [group.join(kind) for kind in (CONFLUENT, JAVA, KAFKA_PYTHON)]
+        members = [group.join(kind) for kind in KINDS[protocol]]
         group.wait_until_shared_by(*members)
         _wait_for_commits(group, members)
         for _ in range(2):

@@ -196,6 +196,23 @@ def test_metadata_by_topic_id(run: Run) -> None:
     run(scenario)
 
 
+def test_metadata_by_topic_id_with_an_empty_name(run: Run) -> None:
+    """As Java's consumers ask for the topics of a subscription by pattern."""
+
+    async def scenario(client: Client) -> None:
+        await client.create("t")
+        known = client.broker.metadata.image.topics["t"].topic_id
+        reply = await client.call(
+            ApiKey.METADATA,
+            topics=[Struct(name="", topic_id=known)],
+            allow_auto_topic_creation=True,
+            include_topic_authorized_operations=False,
+        )
+        assert [(topic.name, topic.error_code) for topic in reply.topics] == [("t", ErrorCode.none)]
+
+    run(scenario)
+
+
 def test_metadata_by_id_before_v12_is_refused(run: Run) -> None:
     async def scenario(client: Client) -> None:
         reply = await client.call(

@@ -115,9 +115,10 @@ class GroupShard:
         consumer = self._consumer(command.group_id)
         if consumer is not None and consumer.members:
             return self.consumers.classic_join(consumer, command, token, now)
+        group = self.groups.get(command.group_id) or self._new_group(command.group_id)
         if consumer is not None:
             self.consumers.delete(consumer, out)
-        group = self.groups.get(command.group_id) or self._new_group(command.group_id)
+            group.generation_id = consumer.epoch
         given_id = decide_join(group, command, token, now, out)
         self.groups[command.group_id] = group
         self._drop_if_vacant(group)

@@ -34,7 +34,7 @@ def metadata(context: Context, header: RequestHeader, request: Struct) -> Struct
     image = context.metadata.image
     if request.topics is None or (header.version == 0 and not request.topics):
         return _reply(image, request, [_topic(image, name, {}, request) for name in sorted(image.topics)])
-    names = dict.fromkeys(topic.name for topic in request.topics if topic.name is not None)
+    names = dict.fromkeys(topic.name for topic in request.topics if topic.name is not None and not _id(header, topic))
     missing = [name for name in names if name not in image.topics]
     if missing and request.allow_auto_topic_creation and image.broker_config(context.config).auto_create_topics_enable:
         return _create_and_reply(context, header, request, missing)
@@ -55,14 +55,21 @@ def _asked_for(
     by_id = header.version >= ASKED_BY_ID_VERSION
     answers: dict[str | UUID, Struct] = {}
     for topic in request.topics:
-        if topic.name is not None:
+        topic_id = _id(header, topic)
+        if topic_id is not None:
+            answers[topic_id] = _topic_by_id(image, topic_id, request)
+        elif topic.name is not None:
             answers[topic.name] = _topic(image, topic.name, created, request)
-        elif by_id and topic.topic_id != ZERO_UUID:
-            answers[topic.topic_id] = _topic_by_id(image, topic.topic_id, request)
         else:
             # Before v12 the reply cannot say null.
             answers[ZERO_UUID] = refused_topic_struct(ErrorCode.invalid_request, None if by_id else "")
     return list(answers.values())
+
+
+def _id(header: RequestHeader, topic: Struct) -> UUID | None:
+    """The id that the topic is asked for by, if it is: Java's consumers send an empty name with it, and no null."""
+    topic_id: UUID = topic.topic_id
+    return None if header.version < ASKED_BY_ID_VERSION or topic_id == ZERO_UUID else topic_id
 
 
 def _topic(image: ClusterImage, name: str, created: dict[str, TopicResult], request: Struct) -> Struct:

@@ -15,9 +15,7 @@ class ConfluentMember:
                 "bootstrap.servers": settings.bootstrap,
                 "group.id": settings.group,
                 "client.id": settings.name,
-                "partition.assignment.strategy": settings.assignor,
-                "session.timeout.ms": settings.session_ms,
-                "heartbeat.interval.ms": settings.heartbeat_ms,
+                **_protocol(settings),
                 "max.poll.interval.ms": 60_000,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
@@ -26,7 +24,7 @@ class ConfluentMember:
             }
         )
         self._consumer.subscribe(
-            [settings.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+            [settings.subscription], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -51,6 +49,16 @@ class ConfluentMember:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _protocol(settings: member_loop.Settings) -> dict[str, str | int]:
+    if settings.server_assignor is not None:
+        return {"group.protocol": "consumer", "group.remote.assignor": settings.server_assignor}
+    return {
+        "partition.assignment.strategy": settings.assignor,
+        "session.timeout.ms": settings.session_ms,
+        "heartbeat.interval.ms": settings.heartbeat_ms,
+    }
 
 
 def _generation_and_member(consumer: Consumer) -> tuple[int, str]:

@@ -36,9 +36,13 @@ class Member(Protocol):
 
 class Settings:
     def __init__(self) -> None:
-        self.bootstrap, self.group, self.topic, self.name, self.assignor, session_ms = sys.argv[1:]
+        self.bootstrap, self.group, topic, self.name, self.assignor, session_ms = sys.argv[1:]
+        self.topic = topic.removeprefix("^")
+        # After a ^ the topic is subscribed to with a regular expression that stands for it.
+        self.subscription = f"{topic[:-1]}." if topic.startswith("^") else topic
         self.session_ms = int(session_ms)
         self.heartbeat_ms = self.session_ms // 6
+        self.server_assignor = self.assignor.partition("server-")[2] or None  # The new protocol: the broker assigns.
 
 
 class Story:

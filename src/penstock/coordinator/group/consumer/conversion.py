@@ -5,15 +5,17 @@ the records of a consumer group, in which they go on as classic members; with th
 a heartbeat tells them to rejoin. Down: the last member of the new protocol goes. What is left becomes a classic group
 that is about to rebalance.
 
+Epochs go on where generations were, and the other way round, so that nobody is ever taken back to an earlier one.
 Nothing here touches the classic group that is given up: `release` does, once the decision stands.
 """
 
 from collections.abc import Callable
+from uuid import UUID
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.coordinator.group.classic_group import ClassicGroup
 from penstock.coordinator.group.commands import Protocol
-from penstock.coordinator.group.consumer.assignment import Assignment
+from penstock.coordinator.group.consumer.assignment import Assignment, assignment_of
 from penstock.coordinator.group.consumer.draft import Draft
 from penstock.coordinator.group.consumer.embedded_protocol import (
     EmbeddedSubscription,
@@ -23,6 +25,7 @@ from penstock.coordinator.group.consumer.embedded_protocol import (
     write_assignment,
 )
 from penstock.coordinator.group.consumer.group import ConsumerGroup
+from penstock.coordinator.group.consumer.member_state import MemberState
 from penstock.coordinator.group.consumer.records import (
     ClassicMetadata,
     ConsumerGroupCurrentMemberAssignment,
@@ -54,25 +57,34 @@ def upgrade(classic: ClassicGroup, setting: Setting, out: Decision) -> ConsumerG
         out.records.append(GroupDeleted(group_id=classic.group_id))
     if classic.members:
         _check_upgrade(classic, setting)
-    if not members:
-        return draft.group  # The others do not know their ids yet, and begin anew.
-    for member in members:
+    for member in members:  # The others do not know their ids yet, and begin anew.
         draft.write(_member_metadata(classic.group_id, member, subscriptions[member.member_id]))
-    draft.write(ConsumerGroupMetadata(group_id=classic.group_id, epoch=classic.generation_id))
-    shares = _shares(members, setting.topics)
+    if classic.generation_id > 0:
+        draft.write(ConsumerGroupMetadata(group_id=classic.group_id, epoch=classic.generation_id))
+    if not members:
+        return draft.group
+    taken: set[tuple[UUID, int]] = set()
+    shares = {
+        member.member_id: _claim(with_ids(read_assignment(member.assignment) or [], setting.topics), taken)
+        for member in members
+    }
     for member_id, partitions in shares.items():
         draft.write(
             ConsumerGroupTargetAssignmentMember(group_id=classic.group_id, member_id=member_id, partitions=partitions)
         )
     draft.write(ConsumerGroupTargetAssignmentMetadata(group_id=classic.group_id, epoch=classic.generation_id))
     for member_id, partitions in shares.items():
+        # A cooperative member may not have heard yet that it has to give up what it had when it joined.
+        to_revoke = _claim(with_ids(subscriptions[member_id].owned, setting.topics), taken)
         draft.write(
             ConsumerGroupCurrentMemberAssignment(
                 group_id=classic.group_id,
                 member_id=member_id,
                 epoch=classic.generation_id,
                 previous_epoch=classic.generation_id,
+                state=MemberState.UNREVOKED_PARTITIONS if to_revoke else MemberState.STABLE,
                 assigned=partitions,
+                to_revoke=to_revoke,
             )
         )
     return draft.group
@@ -110,19 +122,16 @@ def _member_metadata(group_id: str, member: Member, subscription: EmbeddedSubscr
     )
 
 
-def _shares(members: list[Member], topics: Topics) -> dict[str, Assignment]:
-    """What each was assigned last. Of a partition that a leader gave to two, the first has it."""
-    taken: set[tuple[object, int]] = set()
-    shares: dict[str, Assignment] = {}
-    for member in members:
-        share = with_ids(read_assignment(member.assignment) or [], topics)
-        mine = {
-            topic_id: frozenset(partition for partition in partitions if (topic_id, partition) not in taken)
-            for topic_id, partitions in share.items()
-        }
-        taken.update((topic_id, partition) for topic_id, partitions in mine.items() for partition in partitions)
-        shares[member.member_id] = {topic_id: partitions for topic_id, partitions in mine.items() if partitions}
-    return shares
+def _claim(wanted: Assignment, taken: set[tuple[UUID, int]]) -> Assignment:
+    """What of it nobody has, which is `taken` now: a partition that a leader gave to two belongs to the first."""
+    free = assignment_of(
+        (topic_id, partition)
+        for topic_id, partitions in wanted.items()
+        for partition in partitions
+        if (topic_id, partition) not in taken
+    )
+    taken.update((topic_id, partition) for topic_id, partitions in free.items() for partition in partitions)
+    return free
 
 
 def release(classic: ClassicGroup, group: ConsumerGroup, setting: Setting, now: Now, out: Decision) -> None:

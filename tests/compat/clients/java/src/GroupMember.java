@@ -4,6 +4,7 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -19,6 +20,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
@@ -30,6 +32,9 @@ public final class GroupMember implements ConsumerRebalanceListener {
             "roundrobin", "org.apache.kafka.clients.consumer.RoundRobinAssignor",
             "cooperative-sticky", "org.apache.kafka.clients.consumer.CooperativeStickyAssignor");
 
+    /** In front of an assignor of the broker: the new protocol (KIP-848). */
+    private static final String SERVER = "server-";
+
     private final String topic;
     private final KafkaConsumer<String, String> consumer;
     private final Set<Integer> owned = new TreeSet<>();
@@ -40,22 +45,29 @@ public final class GroupMember implements ConsumerRebalanceListener {
 
     private GroupMember(String[] settings) {
         int sessionMs = Integer.parseInt(settings[5]);
-        topic = settings[2];
-        consumer = new KafkaConsumer<>(
-                Map.of(
-                        "bootstrap.servers", settings[0],
-                        "group.id", settings[1],
-                        "client.id", settings[3],
-                        "group.protocol", "classic",
-                        "partition.assignment.strategy", ASSIGNORS.get(settings[4]),
-                        "session.timeout.ms", sessionMs,
-                        "heartbeat.interval.ms", sessionMs / 6,
-                        "auto.offset.reset", "earliest",
-                        "enable.auto.commit", false,
-                        "fetch.max.wait.ms", 100),
-                new StringDeserializer(),
-                new StringDeserializer());
-        consumer.subscribe(List.of(topic), this);
+        topic = settings[2].replaceFirst("^\\^", "");
+        Map<String, Object> config = new HashMap<>(Map.of(
+                "bootstrap.servers", settings[0],
+                "group.id", settings[1],
+                "client.id", settings[3],
+                "auto.offset.reset", "earliest",
+                "enable.auto.commit", false,
+                "fetch.max.wait.ms", 100));
+        if (settings[4].startsWith(SERVER)) {
+            config.put("group.protocol", "consumer");
+            config.put("group.remote.assignor", settings[4].substring(SERVER.length()));
+        } else {
+            config.put("group.protocol", "classic");
+            config.put("partition.assignment.strategy", ASSIGNORS.get(settings[4]));
+            config.put("session.timeout.ms", sessionMs);
+            config.put("heartbeat.interval.ms", sessionMs / 6);
+        }
+        consumer = new KafkaConsumer<>(config, new StringDeserializer(), new StringDeserializer());
+        if (settings[2].startsWith("^")) {
+            consumer.subscribe(new SubscriptionPattern(settings[2].substring(0, settings[2].length() - 1) + "."), this);
+        } else {
+            consumer.subscribe(List.of(topic), this);
+        }
     }
 
     public static void main(String[] arguments) throws InterruptedException {
