@@ -23,7 +23,7 @@ from kio.static.primitive import i16, i32
 
 from penstock.base.errors import ErrorCode
 from penstock.base.types import TopicPartition
-from penstock.sim.network import SimNetwork, SimTransport
+from penstock.sim.network import SimNetwork
 from penstock.sim.requests import FETCH, PRODUCE, fetch_body, produce_body
 from penstock.wire.batch import Record, build_batch, has_valid_crc, read_header, records_of
 
@@ -78,7 +78,7 @@ class SimClient(asyncio.Protocol):
         self._received = bytearray()
         self._waiting: deque[_Waiting] = deque()
         self._sent = 0
-        self._transport: SimTransport
+        self._transport: asyncio.Transport
 
     @classmethod
     async def connect(cls, network: SimNetwork, port: int) -> "SimClient":
@@ -140,7 +140,7 @@ class SimClient(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, SimTransport)
+        assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:

@@ -5,6 +5,7 @@ SETTLE_S, read what is there to the end, and the checkers compare what everyone 
 """
 
 import asyncio
+import itertools
 from dataclasses import dataclass
 from random import Random
 
@@ -14,11 +15,12 @@ from penstock.base.types import TopicPartition
 from penstock.sim.client import LinkLost, NoReply, batch_of
 from penstock.sim.clock import SimLoop
 from penstock.sim.group_checkers import check_groups
+from penstock.sim.group_crowd import GroupCrowd
 from penstock.sim.group_history import Acked, GroupHistory
 from penstock.sim.group_scenario import GROUP_MEMBERS_MAX, Act, Ambush, Deed, GroupScenario
 from penstock.sim.lives import live_once
 from penstock.sim.machine import Machine
-from penstock.sim.member import EXPIRY_SLACK_S, Member, MemberShape
+from penstock.sim.member import EXPIRY_SLACK_S, MemberShape
 from penstock.sim.network import SimNetwork
 from penstock.sim.report import Report, watch
 from penstock.sim.trace import Trace
@@ -47,14 +49,6 @@ def run(seed: int) -> GroupReport:
     return GroupReport(scenario, problems + churn.complaints, loop.steps, churn.trace, churn.settle_s)
 
 
-@dataclass
-class Seat:
-    """A member and its task."""
-
-    member: Member
-    task: asyncio.Task[None]
-
-
 class GroupChurn:
     def __init__(self, scenario: GroupScenario, loop: SimLoop) -> None:
         self.scenario = scenario
@@ -75,13 +69,26 @@ class GroupChurn:
         self._machine = Machine(loop=loop, seed=scenario.seed, trace=self.trace, network=self._network, config=config)
         self._links = Links(self._network, PORT)
         self._partitions = [TopicPartition(TOPIC, number) for number in range(scenario.partitions)]
-        self._seats: list[list[Seat]] = [[] for _ in scenario.groups]  # Of the living, by group.
+        self._numbers = itertools.count(1)
+        self._crowds = [self._crowd(f"g{number}") for number in range(len(scenario.groups))]
         self._ends: dict[TopicPartition, int] = {}  # After the last acknowledged record.
-        self._named = 0
         self._ambush: Ambush | None = None
         self._ambushed = 0  # Requests of the ambush's kind in this life.
         self._churn_ended_at = 0.0
-        self._ghosts_until = 0.0  # Until then a member may count that died while it joined.
+
+    def _crowd(self, group: str) -> GroupCrowd:
+        scenario = self.scenario
+        return GroupCrowd(
+            group=group,
+            numbers=self._numbers,
+            seed=scenario.seed,
+            shape=MemberShape(session_s=scenario.session_s, rebalance_s=scenario.rebalance_s, think_s=scenario.think_s),
+            partitions=self._partitions,
+            links=self._links,
+            history=self._history,
+            world=self,
+            now=self._loop.time,
+        )
 
     # What members ask of the world
 
@@ -114,16 +121,15 @@ class GroupChurn:
         if code is not ErrorCode.none:
             self.complain(f"creating {TOPIC}: {code.name}")
         cuts = asyncio.create_task(self._cut_links(), name="cuts")
-        for number, statics in enumerate(self.scenario.groups):
+        for crowd, statics in zip(self._crowds, self.scenario.groups, strict=True):
             for is_static in statics:
-                self._start(number, self._new_name(number) if is_static else None)
+                crowd.start(crowd.new_name() if is_static else None)
         await asyncio.gather(lives, self._produce(), self._churn())
         await cuts
         await self._settle()
         await self._drain()
-        for seat in self._all_seats():
-            seat.task.cancel()
-        await asyncio.gather(*(seat.task for seat in self._all_seats()), return_exceptions=True)
+        for crowd in self._crowds:
+            await crowd.stop()
         return [str(violation) for violation in check_groups(self._history.events)]
 
     async def _live(self) -> None:
@@ -167,19 +173,19 @@ class GroupChurn:
         awake_at = now
         for act in sorted(self.scenario.acts, key=lambda act: act.at_s):
             await asyncio.sleep(max(0.0, now + act.at_s - self._loop.time()))
-            self._reap()
             self._do(act)
             if act.deed is Deed.PAUSE:
                 awake_at = max(awake_at, self._loop.time() + act.seconds)
         await asyncio.sleep(max(0.0, max(awake_at, now + self.scenario.seconds) - self._loop.time()))
 
     def _do(self, act: Act) -> None:
-        seats = self._seats[act.group]
-        if act.deed is Deed.JOIN or not seats:
-            if len(seats) < GROUP_MEMBERS_MAX:
-                self._start(act.group, None)
+        crowd = self._crowds[act.group]
+        crowd.reap()
+        if act.deed is Deed.JOIN or not crowd.seats:
+            if len(crowd.seats) < GROUP_MEMBERS_MAX:
+                crowd.start()
             return
-        seat = seats[int(act.pick * len(seats))]
+        seat = crowd.seats[int(act.pick * len(crowd.seats))]
         member = seat.member
         self.trace.add(act.deed.value, member.name)
         match act.deed:
@@ -188,65 +194,26 @@ class GroupChurn:
             case Deed.PAUSE:
                 member.pause(act.seconds)
             case Deed.CRASH | Deed.VANISH:
-                self._kill(act.group, seat, silently=act.deed is Deed.VANISH)
+                crowd.kill(seat, silently=act.deed is Deed.VANISH)
             case Deed.RESTART:
-                self._kill(act.group, seat, silently=False)
-                self._start(act.group, member.instance_id)
-            case Deed.DOUBLE if len(seats) < GROUP_MEMBERS_MAX:
-                self._start(act.group, member.instance_id)
-
-    def _start(self, group: int, instance_id: str | None) -> None:
-        scenario = self.scenario
-        name = self._new_name(group)
-        member = Member(
-            name=name,
-            group=f"g{group}",
-            instance_id=instance_id,
-            shape=MemberShape(session_s=scenario.session_s, rebalance_s=scenario.rebalance_s, think_s=scenario.think_s),
-            partitions=self._partitions,
-            links=self._links,
-            history=self._history,
-            world=self,
-            random=Random(f"member-{scenario.seed}-{name}"),
-            now=self._loop.time,
-        )
-        self._seats[group].append(Seat(member, asyncio.create_task(member.run(), name=name)))
-
-    def _new_name(self, group: int) -> str:
-        self._named += 1
-        return f"g{group}-m{self._named}"
-
-    def _kill(self, group: int, seat: Seat, *, silently: bool) -> None:
-        self._seats[group].remove(seat)
-        if seat.member.waits_for in ("join", "sync"):
-            self._ghosts_until = self._loop.time() + 2 * self.scenario.session_s
-        seat.task.cancel()
-        seat.member.drop_link(silently=silently)
-
-    def _reap(self) -> None:
-        """Forget those who left or were fenced; an error that ended a member is the run's."""
-        for seats in self._seats:
-            for seat in [seat for seat in seats if seat.task.done()]:
-                seats.remove(seat)
-                seat.task.result()
-
-    def _all_seats(self) -> list[Seat]:
-        return [seat for seats in self._seats for seat in seats]
+                crowd.kill(seat, silently=False)
+                crowd.start(member.instance_id)
+            case Deed.DOUBLE if len(crowd.seats) < GROUP_MEMBERS_MAX:
+                crowd.start(member.instance_id)
 
     # The end
 
     async def _settle(self) -> None:
         began = self._churn_ended_at = self._loop.time()
-        self._reap()
-        for group, seats in enumerate(self._seats):
-            if not any(not seat.member.is_leaving for seat in seats):
-                self._start(group, None)
-        # One that died while it joined becomes a member when those are gone who died before it: its session starts
-        # then. Until all sessions are over a group may look stable and have a dead member that owns nothing.
-        gone_at = max(began + self.scenario.session_s, self._ghosts_until)
+        for crowd in self._crowds:
+            crowd.reap()
+            if all(seat.member.is_leaving for seat in crowd.seats):
+                crowd.start()
+        # Until all sessions are over a group may look stable and have a dead member that owns nothing.
+        gone_at = max(began + self.scenario.session_s, *(crowd.ghosts_until for crowd in self._crowds))
         stable_at: float | None = None
         while self._loop.time() < gone_at + SETTLE_S:
-            if not all(self._is_stable(number) for number in range(len(self._seats))):
+            if not all(crowd.is_stable(began) for crowd in self._crowds):
                 stable_at = None
             elif stable_at is None:
                 stable_at = self._loop.time()
@@ -254,33 +221,17 @@ class GroupChurn:
                 self.settle_s = stable_at - began
                 return
             await asyncio.sleep(LOOK_EVERY_S)
-        for number in range(len(self._seats)):
-            if not self._is_stable(number):
-                self.complain(f"g{number} is not stable after {gone_at + SETTLE_S - began} s: {self._describe(number)}")
-
-    def _is_stable(self, group: int) -> bool:
-        """Whether those alive are in one generation and own every partition once."""
-        self._reap()
-        members = [seat.member for seat in self._seats[group]]
-        owned = sorted(partition for member in members for partition in member.owned)
-        is_one = len({member.generation for member in members}) == 1
-        is_known = all(member.is_in_step(self._churn_ended_at) for member in members)
-        return is_one and is_known and owned == self._partitions
-
-    def _describe(self, group: int) -> str:
-        return "; ".join(
-            f"{seat.member.name} generation={seat.member.generation} settled={seat.member.is_settled}"
-            f" waits_for={seat.member.waits_for} owned={[p.partition for p in sorted(seat.member.owned)]}"
-            for seat in self._seats[group]
-        )
+        for crowd in self._crowds:
+            if not crowd.is_stable(began):
+                self.complain(f"not stable after {gone_at + SETTLE_S - began} s: {crowd.describe()}")
 
     async def _drain(self) -> None:
         until = self._loop.time() + DRAIN_S_MAX
         while not self.complaints:
-            for number in range(len(self._seats)):
-                if not self._is_stable(number):
-                    self.complain(f"g{number} was stable, and is not any more: {self._describe(number)}")
-            if all(seat.member.has_committed(self._ends) for seat in self._all_seats()):
+            for crowd in self._crowds:
+                if not crowd.is_stable(self._churn_ended_at):
+                    self.complain(f"was stable, and is not any more: {crowd.describe()}")
+            if all(crowd.has_committed(self._ends) for crowd in self._crowds):
                 return
             if self._loop.time() > until:
                 self.complain("what is there was not read and committed to the end")
