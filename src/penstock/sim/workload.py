@@ -39,7 +39,7 @@ class Links:
         while True:
             try:
                 client = await SimClient.connect(self._network, self._port)
-            except ConnectionRefusedError:
+            except ConnectionError:
                 await asyncio.sleep(RECONNECT_SECONDS)
             else:
                 self.made += 1
