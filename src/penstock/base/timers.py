@@ -12,6 +12,10 @@ from collections.abc import Callable
 TICK_S = 0.005  # Half a per cent of the default fetch wait of 500 ms, and a quiet broker still sleeps.
 
 
+def _nothing() -> None:
+    """What a timer does that is over."""
+
+
 class Timer:
     __slots__ = ("_slot", "callback")
 
@@ -21,6 +25,7 @@ class Timer:
 
     def cancel(self) -> None:
         self._slot.pop(self, None)
+        self.callback = _nothing  # Who sets a timer mostly keeps it: a cycle, and the collector hardly ever runs.
 
 
 class TimerWheel:
@@ -61,7 +66,8 @@ class TimerWheel:
             while slot:
                 timer = next(iter(slot))
                 del slot[timer]
-                timer.callback()
+                callback, timer.callback = timer.callback, _nothing
+                callback()
         finally:
             # A callback that failed leaves the others of its slot, whose time has come, for the next turn of the loop.
             self._is_firing = False

@@ -56,6 +56,7 @@ class Reply:
             head = _SIZE_AND_ID.pack(size, self._correlation_id)
         self._buffers = [head, *buffers]
         self.size = 4 + size
+        self.on_lost = None  # It refers to the request, which refers to this.
         self._connection.on_reply_ready(self)
 
     def skip(self) -> None:
@@ -165,8 +166,9 @@ class Connection(asyncio.BufferedProtocol):
         replies, self._replies = self._replies, deque()
         self._received.clear()
         for reply in replies:
-            if reply.on_lost is not None and not reply.is_ready:
-                reply.on_lost()
+            on_lost, reply.on_lost = reply.on_lost, None
+            if on_lost is not None and not reply.is_ready:
+                on_lost()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.get_buffer()
