@@ -102,14 +102,12 @@ def test_s7_a_batch_to_recompress_cannot_move_offsets(client: Client, topic: str
     name = f"{topic}-{compression}"
     assert client.create_topic(name, compression_type=compression) == 0
     first, second = record(b"\0\0\0\x01\x01\0"), record(b"\0\0\x02\x01\x01\0")  # Offset deltas 0 and 1.
-    for body, count in ((second + first, 2), (first + first, 2), (first * 200, 199), (first * 200, 201)):
+    for body, count in ((second + first, 2), (first + first, 2), (first * 200, 199), (first * 200, 200)):
         batch = with_payload(compress(Codec.LZ4, body), codec=Codec.LZ4, records_count=count)
         check_refused(client, name, batch, INVALID)
     good = build_batch([Record(0, 0, None, b"a"), Record(1, 0, None, b"b")], base_offset=0, codec=Codec.LZ4)
     assert client.produce(name, good) == (0, 0)
-    many = with_payload(compress(Codec.LZ4, first * 200), codec=Codec.LZ4, records_count=200)
-    assert client.produce(name, many) == (0, 2)  # What is in there is for its readers; the offsets are ours.
-    assert client.log_end(name) == 202
+    assert client.log_end(name) == 2
 
 
 def test_s7_a_compacted_topic_takes_no_record_without_a_key(client: Client, topic: str) -> None:

@@ -7,8 +7,18 @@ from dataclasses import replace
 import pytest
 
 from penstock.base.errors import ErrorCode, Refused
+from penstock.base.steps import run_now
 from penstock.base.topic_config import TopicConfig
-from penstock.partition.batch_check import RECORDS_HOPPED_MAX, check_batch, count_records, recompress
+from penstock.partition.batch_check import (
+    LONG_BYTES,
+    RECORDS_HOPPED_MAX,
+    Prepared,
+    check_batch,
+    count_records,
+    is_long,
+    prepare,
+    wants_records,
+)
 from penstock.wire.batch import CRC_POSITION, CRC_START, HEADER_BYTES, Record, build_batch, read_header, records_of
 from penstock.wire.compression import Codec
 
@@ -142,11 +152,75 @@ def test_hopping_counts_records_of_any_size() -> None:
     assert count_records(memoryview(data)[HEADER_BYTES:]) == 6
 
 
-@pytest.mark.parametrize("codec", list(Codec))
-def test_recompression_keeps_every_record(codec: Codec) -> None:
-    data = batch(20, codec=Codec.GZIP)
-    again = recompress(memoryview(data), read_header(data), codec, LIMIT)
+def prepared(data: bytearray, config: TopicConfig) -> Prepared:
+    steps = prepare(memoryview(data), config, produce_version=9, now_ms=NOW_MS, decompressed_bytes_max=LIMIT)
+    return run_now(steps)
+
+
+@pytest.mark.parametrize(("codec", "compression"), [(Codec.NONE, "uncompressed"), (Codec.ZSTD, "zstd")])
+@pytest.mark.parametrize("count", [1, 20, 1000])
+def test_recompression_keeps_every_record(codec: Codec, compression: str, count: int) -> None:
+    data = batch(count, codec=Codec.GZIP)
+    again = prepared(data, TopicConfig(compression_type=compression)).recompressed
+    assert again is not None
     assert read_header(again).codec == codec
     assert [record[:5] for record in records_of(again, decompressed_bytes_max=LIMIT)] == [
         record[:5] for record in records_of(data, decompressed_bytes_max=LIMIT)
     ]
+
+
+LYING = {
+    "fewer records than declared": (3, 4),
+    "more records than declared": (4, 3),
+    "far more declared than fit": (3, 900_000),
+}
+
+
+@pytest.mark.parametrize(("there", "declared"), LYING.values(), ids=LYING)
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_wrong_count_is_found_when_every_record_is_looked_at(codec: Codec, there: int, declared: int) -> None:
+    data = batch(there, codec=codec)
+    struct.pack_into(">i", data, 57, declared)
+    struct.pack_into(">i", data, 23, declared - 1)
+    with pytest.raises(Refused) as refused:
+        prepared(reseal(data), TopicConfig(verify_records=True))
+    assert refused.value.code is ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_count_that_cannot_fit_is_found_in_every_topic(codec: Codec) -> None:
+    """A batch of a few bytes cannot hold a million records, whatever they are; no need to decompress it."""
+    data = batch(3, codec=codec)
+    struct.pack_into(">i", data, 57, 900_000)
+    struct.pack_into(">i", data, 23, 899_999)
+    assert refusal(reseal(data)) is ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_sound_batches_pass_when_every_record_is_looked_at(codec: Codec) -> None:
+    for config in (TopicConfig(verify_records=True), TopicConfig(cleanup_policy=("compact",))):
+        assert prepared(batch(3000, codec=codec), config) == Prepared(None)
+
+
+def test_what_looks_at_every_record_takes_long_for_large_and_compressed_batches() -> None:
+    assert not is_long(memoryview(batch(1)))
+    assert not is_long(memoryview(batch(255)))
+    assert is_long(memoryview(batch(256)))
+    assert is_long(memoryview(batch(65_536)))
+    assert is_long(memoryview(batch(1, codec=Codec.ZSTD)))
+    assert is_long(memoryview(bytearray(LONG_BYTES + 1)))
+    assert not is_long(memoryview(bytearray(10)))
+
+
+@pytest.mark.parametrize(
+    ("config", "wants"),
+    [
+        (TopicConfig(), False),
+        (TopicConfig(verify_records=True), True),
+        (TopicConfig(cleanup_policy=("delete", "compact")), True),
+        (TopicConfig(compression_type="zstd"), True),
+        (TopicConfig(compression_type="gzip"), False),
+    ],
+)
+def test_few_topics_have_every_record_looked_at(config: TopicConfig, wants: bool) -> None:
+    assert wants_records(memoryview(batch(codec=Codec.GZIP)), config) is wants

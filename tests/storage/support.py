@@ -4,12 +4,14 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from penstock.base.config import BrokerConfig
+from penstock.base.steps import run_now
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
 from penstock.sim.clock import SimLoop
@@ -22,8 +24,9 @@ from penstock.storage.log import Log
 from penstock.storage.log_manager import LogManager
 from penstock.storage.recovery import Recovery, open_log
 from penstock.storage.segment import NotCached
-from penstock.wire.batch import Record, build_batch, read_header, records_of
+from penstock.wire.batch import HEADER_BYTES, Record, build_batch, plain_payload, read_header, records_of
 from penstock.wire.compression import Codec
+from penstock.wire.record_walk import find_record
 
 T = TypeVar("T")
 
@@ -199,6 +202,25 @@ def patient(look_up: Callable[[], T]) -> T:
             return look_up()
         except NotCached as miss:
             miss.load()
+
+
+class ByTime(NamedTuple):
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+def by_time(log: Log, timestamp: int, end: Offset | None = None) -> ByTime | None:
+    """The first record of `timestamp` or later below `end`, as ListOffsets would find it."""
+    start, end = log.log_start, log.log_end if end is None else end
+    while (batch := patient(partial(log.batch_for_timestamp, timestamp, start, end))) is not None:
+        header = read_header(batch)
+        data = plain_payload(header, memoryview(batch)[HEADER_BYTES:], DECOMPRESSED_MAX)
+        found = run_now(find_record(header, data, timestamp=timestamp, start=start, end=end))
+        if found is not None:
+            return ByTime(*found, header.partition_leader_epoch)
+        start = Offset(header.next_offset)
+    return None
 
 
 def split(data: Buffer) -> list[bytes]:

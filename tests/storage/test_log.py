@@ -1,20 +1,19 @@
 import pytest
 
-from penstock.base.types import Offset, TopicPartition
+from penstock.base.types import NO_TIMESTAMP, Offset, TopicPartition
 from penstock.storage.recovery import open_log
 from penstock.wire.batch import HEADER_BYTES, read_header
 
 from .support import (
-    DECOMPRESSED_MAX,
     NOW_MS,
     FailingFileSystem,
     TurnableClock,
     append,
     batch,
+    by_time,
     flush,
     new_log,
     opened,
-    patient,
     read_all,
     split,
     values_of,
@@ -187,11 +186,11 @@ def test_the_first_record_at_or_after_a_time_is_found(fs, directory):
         append(log, [b"x" * 50], timestamp=NOW_MS + number * 10)
     for number in range(50):
         for late_ms in (0, 3, 9):
-            found = log.offset_for_timestamp(NOW_MS + number * 10 - late_ms, log.log_end, DECOMPRESSED_MAX)
+            found = by_time(log, NOW_MS + number * 10 - late_ms)
             assert found is not None
             assert (found.offset, found.timestamp) == (number, NOW_MS + number * 10)
-    assert log.offset_for_timestamp(NOW_MS + 491, log.log_end, DECOMPRESSED_MAX) is None
-    assert log.offset_for_timestamp(NOW_MS + 400, Offset(40), DECOMPRESSED_MAX) is None
+    assert by_time(log, NOW_MS + 491) is None
+    assert by_time(log, NOW_MS + 400, Offset(40)) is None
 
 
 def test_times_out_of_order_are_found_in_order_of_offset(fs, directory):
@@ -202,7 +201,7 @@ def test_times_out_of_order_are_found_in_order_of_offset(fs, directory):
     log.close()
     for wanted in range(97):
         expected = next((number for number, time in enumerate(times) if time >= wanted), None)
-        found = patient(lambda at=wanted: log.offset_for_timestamp(NOW_MS + at, log.log_end, DECOMPRESSED_MAX))
+        found = by_time(log, NOW_MS + wanted)
         assert (found.offset if found else None) == expected
         assert found is None or found.leader_epoch == expected
 
@@ -212,15 +211,15 @@ def test_records_below_the_start_are_not_found_by_time(fs, directory):
     for number in range(4):
         append(log, timestamp=NOW_MS + number)
     log.advance_start(Offset(2))
-    assert log.offset_for_timestamp(NOW_MS, log.log_end, DECOMPRESSED_MAX).offset == 2
+    assert by_time(log, NOW_MS).offset == 2
 
 
 def test_the_largest_timestamp_is_the_first_record_that_has_it(fs, directory):
     log = opened(fs, directory, segment_bytes=1024)
-    assert log.max_timestamp(DECOMPRESSED_MAX) is None
+    assert log.max_timestamp == NO_TIMESTAMP
     for time in (1, 9, 3, 9, 2):
         append(log, [b"x" * 600], timestamp=NOW_MS + time)
-    assert log.max_timestamp(DECOMPRESSED_MAX)[:2] == (NOW_MS + 9, 1)
+    assert by_time(log, log.max_timestamp)[:2] == (NOW_MS + 9, 1)
 
 
 # Shortening

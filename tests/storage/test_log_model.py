@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.base.types import Offset
 from penstock.wire.batch import read_header
 
-from .support import DECOMPRESSED_MAX, NOW_MS, Machine, append, flush, opened, patient, split
+from .support import NOW_MS, Machine, append, by_time, flush, opened, patient, split
 
 CONFIG = {"segment_bytes": 1024, "index_interval_bytes": 150, "segment_index_bytes": 64}
 DIRECTORY = "data/topic-0"
@@ -125,7 +125,7 @@ class LogModel(RuleBasedStateMachine):
             ),
             None,
         )
-        found = patient(lambda: log.offset_for_timestamp(timestamp, log.log_end, DECOMPRESSED_MAX))
+        found = by_time(log, timestamp)
         assert (None if found is None else found.offset) == expected
 
     @invariant()

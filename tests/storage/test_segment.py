@@ -10,7 +10,7 @@ from penstock.storage.log import Log
 from penstock.storage.segment import NotCached, Segment
 from penstock.wire.batch import read_header
 
-from .support import DECOMPRESSED_MAX, NOW_MS, FailingFileSystem, append, flush, opened, patient, read_all
+from .support import NOW_MS, FailingFileSystem, append, by_time, flush, opened, patient, read_all
 
 BATCHES = 60
 
@@ -36,11 +36,11 @@ def check_reads(log: Log) -> None:
         data = patient(lambda at=offset: log.read(at, 100, log.log_end, at_least_one=True))
         assert read_header(data).base_offset == offset - offset % 2
     for number in range(BATCHES):
-        found = patient(lambda at=number: log.offset_for_timestamp(NOW_MS + at, log.log_end, DECOMPRESSED_MAX))
+        found = by_time(log, NOW_MS + number)
         assert found is not None
         assert (found.timestamp, found.offset) == (NOW_MS + number, number * 2)
     assert log.segments[0].max_timestamp == NOW_MS + BATCHES - 1
-    assert patient(lambda: log.max_timestamp(DECOMPRESSED_MAX)).offset == (BATCHES - 1) * 2
+    assert by_time(log, patient(lambda: log.max_timestamp)).offset == (BATCHES - 1) * 2
 
 
 def index_of(directory, kind: str):

@@ -55,6 +55,7 @@ class TopicConfig:
     min_insync_replicas: int = 1  # One broker is a whole cluster here.
     unclean_leader_election_enable: bool = False  # An acked record is kept, even if the partition has to wait.
     durability: str = "fsync"  # An acked record is on disk. "os": in the page cache, as with Kafka.
+    verify_records: bool = False  # Kafka always does; here it takes a microsecond for each record.
 
     @property
     def is_compacted(self) -> bool:
@@ -227,6 +228,13 @@ TOPIC_CONFIGS: Mapping[str, ConfigKey] = by_name(
             "What an acked record has survived: fsync, it is on disk; os, it is in the page cache, as with Kafka, "
             "and a power cut can lose it.",
             "penstock.durability",
+        ),
+        _key(
+            "penstock.verify.records",
+            boolean(),
+            "Whether every record of a batch is looked at before it is stored, also inside compressed batches: its "
+            "lengths, its offset, and that there are as many as the batch says.",
+            "penstock.verify.records",
         ),
         _refused("preallocate", boolean(), "false", "segments grow as they are written", "log.preallocate"),
         _refused("remote.log.copy.disable", boolean(), "false", _TIERED),

@@ -2,10 +2,17 @@
 
 What costs nothing per record is always checked: sizes, checksum, counts, codec, timestamps, and how far compressed
 bytes can expand. Whether the records really are as many as the header says is checked by hopping over their lengths,
-up to `RECORDS_HOPPED_MAX` of them; beyond that, who lies with a right checksum harms the readers of its own topic.
+up to `RECORDS_HOPPED_MAX` of them; beyond that, who lies with a right checksum harms the readers of its own topic, and
+penstock.verify.records has every record looked at.
+
+What looks at every record (that setting, keys in a compacted topic, another codec than the producer's) takes long for
+batches that are made for it: `prepare` does it in steps, before the append.
 """
 
+from typing import NamedTuple
+
 from penstock.base.errors import ErrorCode, Refused
+from penstock.base.steps import Steps, run_now
 from penstock.base.topic_config import TopicConfig
 from penstock.wire import compression
 from penstock.wire.batch import (
@@ -18,25 +25,33 @@ from penstock.wire.batch import (
     RECORD_BYTES_MIN,
     BatchHeader,
     CorruptBatch,
-    decode_records,
     has_valid_crc,
-    plain_payload,
     read_header,
     with_payload,
 )
 from penstock.wire.compression import Codec
+from penstock.wire.record_walk import check_records, plain_records
 from penstock.wire.varint import InvalidVarint, read_varint
 
 RECORDS_HOPPED_MAX = 128  # About 20 microseconds; a larger batch has enough bytes that this would slow it.
 # The most that librdkafka puts into a batch, and more than fit into a megabyte. Compressed they may take a kilobyte,
-# and whoever decodes them takes 4 seconds.
+# and whoever looks at them takes a second.
 RECORDS_MAX = 1_000_000
 ZSTD_PRODUCE_VERSION_MIN = 7
 MAGIC_POSITION = 16
 CODEC_POSITION = 22  # The low byte of the attributes.
+COUNT_POSITION = 57
+COUNT_LOW_BYTE = 60  # Without it: 256 records or more.
+LONG_BYTES = 16 << 10  # A millisecond to compress, or to hop over the headers that fit.
 RECORD_LENGTH_MIN = RECORD_BYTES_MIN - 1  # A record's length does not count itself.
 
 CODECS = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+
+
+class Prepared(NamedTuple):
+    """A batch whose records have been looked at, so that appending it takes no time."""
+
+    recompressed: bytearray | None  # The batch in the topic's own codec, if that is another.
 
 
 def check_batch(
@@ -46,7 +61,7 @@ def check_batch(
     produce_version: int,
     now_ms: int,
     decompressed_bytes_max: int,
-    is_size_checked: bool = False,
+    are_records_checked: bool = False,
 ) -> BatchHeader:
     """The header of the one batch that `view` is; Refused with Kafka's error code when it must not be stored."""
     if len(view) <= MAGIC_POSITION or view[MAGIC_POSITION] != MAGIC:
@@ -66,28 +81,91 @@ def check_batch(
     if size < len(view):
         raise Refused(ErrorCode.invalid_record, f"{len(view) - size} bytes follow the batch")
     _check_header(header, config, produce_version, now_ms)
-    _check_records(header, view[HEADER_BYTES:], config, decompressed_bytes_max, is_size_checked)
+    if not are_records_checked:
+        try:
+            _check_records(header, view[HEADER_BYTES:], config, decompressed_bytes_max)
+        except REFUSALS as error:
+            raise _refused(error) from error
     return header
 
 
-def has_slow_check(view: memoryview, decompressed_bytes_max: int) -> bool:
-    """Whether the batch must be decompressed to know its size: `check_size` then belongs on another thread."""
+# What takes long
+
+
+def is_check_slow(view: memoryview, decompressed_bytes_max: int) -> bool:
+    """Whether the batch must be decompressed to know its size."""
     if len(view) <= HEADER_BYTES or not (codec := view[CODEC_POSITION] & CODEC_MASK):
         return False
     return compression.is_check_slow(codec, view[HEADER_BYTES:], decompressed_bytes_max)
 
 
-def check_size(view: memoryview, decompressed_bytes_max: int) -> Refused | None:
-    """Why the batch's compressed records may not be stored, as far as their size goes. Touches nothing."""
+def is_long(view: memoryview) -> bool:
+    """Whether it would take long to look at every record, if the topic asks for that (`wants_records`)."""
+    return len(view) > HEADER_BYTES and (
+        len(view) > LONG_BYTES or bool(view[CODEC_POSITION] & CODEC_MASK or any(view[COUNT_POSITION:COUNT_LOW_BYTE]))
+    )
+
+
+def wants_records(view: memoryview, config: TopicConfig) -> bool:
+    """Whether every record has to be looked at to store the batch."""
+    if config.is_compacted or config.verify_records:
+        return True
+    return (
+        config.compression_type != "producer" and CODECS[config.compression_type] != view[CODEC_POSITION] & CODEC_MASK
+    )
+
+
+def prepare(
+    view: memoryview, config: TopicConfig, *, produce_version: int, now_ms: int, decompressed_bytes_max: int
+) -> Steps[Prepared]:
+    """Everything that takes long, before the append; Refused when the batch must not be stored."""
+    header = check_batch(
+        view,
+        config,
+        produce_version=produce_version,
+        now_ms=now_ms,
+        decompressed_bytes_max=decompressed_bytes_max,
+        are_records_checked=True,
+    )
+    payload = view[HEADER_BYTES:]
     try:
-        compression.check_decompressed_size(
-            view[CODEC_POSITION] & CODEC_MASK, view[HEADER_BYTES:], decompressed_bytes_max
-        )
-    except compression.TooLarge as error:
+        if not wants_records(view, config):
+            size = yield lambda: compression.check_decompressed_size(header.codec, payload, decompressed_bytes_max)
+            _check_count(header, size)
+            return Prepared(None)
+        data = yield from plain_records(header, payload, decompressed_bytes_max)
+        yield from check_records(header, data, needs_key=config.is_compacted)
+        codec = topic_codec(config, header)
+        if codec == header.codec:
+            return Prepared(None)
+        compressed = data if codec == Codec.NONE else (yield lambda: compression.compress(codec, data))
+        size = HEADER_BYTES + len(compressed)
+        if size > config.max_message_bytes:
+            raise compression.TooLarge(
+                f"batch of {size} bytes in the topic's own codec, max.message.bytes is {config.max_message_bytes}"
+            )
+        return Prepared(with_payload(header, compressed, codec))
+    except REFUSALS as error:
+        raise _refused(error) from error
+
+
+def topic_codec(config: TopicConfig, header: BatchHeader) -> Codec:
+    """The codec in which the topic stores the batch."""
+    return Codec(header.codec) if config.compression_type == "producer" else CODECS[config.compression_type]
+
+
+REFUSALS = (compression.TooLarge, compression.BadData, CorruptBatch)
+
+
+def _refused(error: Exception) -> Refused:
+    if isinstance(error, compression.TooLarge):
         return Refused(ErrorCode.message_too_large, str(error))
-    except compression.BadData as error:
+    if isinstance(error, compression.BadData):
         return Refused(ErrorCode.corrupt_message, str(error))
-    return None
+    return Refused(ErrorCode.invalid_record, str(error))
+
+
+# What does not
 
 
 def _check_header(header: BatchHeader, config: TopicConfig, produce_version: int, now_ms: int) -> None:
@@ -115,36 +193,35 @@ def _check_header(header: BatchHeader, config: TopicConfig, produce_version: int
             raise Refused(ErrorCode.invalid_timestamp, f"timestamp {oldest} is too old")
 
 
-def _check_records(
-    header: BatchHeader, payload: memoryview, config: TopicConfig, decompressed_bytes_max: int, is_size_checked: bool
-) -> None:
-    try:
-        if is_size_checked:
-            pass
-        elif header.codec != Codec.NONE:
-            compression.check_decompressed_size(header.codec, payload, decompressed_bytes_max)
-        else:
-            _check_plain_records(header, payload)
-        if config.is_compacted:
-            _check_keys(header, payload, decompressed_bytes_max)
-    except compression.TooLarge as error:
-        raise Refused(ErrorCode.message_too_large, str(error)) from error
-    except compression.BadData as error:
-        raise Refused(ErrorCode.corrupt_message, str(error)) from error
-    except CorruptBatch as error:
-        raise Refused(ErrorCode.invalid_record, str(error)) from error
+def _check_records(header: BatchHeader, payload: memoryview, config: TopicConfig, decompressed_bytes_max: int) -> None:
+    if config.is_compacted or config.verify_records:
+        steps = _check_every_record(header, payload, config, decompressed_bytes_max)
+        run_now(steps)  # Few and plain: see `is_long`.
+    elif header.codec != Codec.NONE:
+        _check_count(header, compression.check_decompressed_size(header.codec, payload, decompressed_bytes_max))
+    else:
+        _check_plain_records(header, payload)
+
+
+def _check_every_record(
+    header: BatchHeader, payload: memoryview, config: TopicConfig, decompressed_bytes_max: int
+) -> Steps[None]:
+    data = yield from plain_records(header, payload, decompressed_bytes_max)
+    yield from check_records(header, data, needs_key=config.is_compacted)
 
 
 def _check_plain_records(header: BatchHeader, payload: memoryview) -> None:
+    _check_count(header, len(payload))
     count = header.records_count
-    if count * RECORD_BYTES_MIN > len(payload):
-        raise CorruptBatch(f"{count} records in {len(payload)} bytes")
-    if count <= RECORDS_HOPPED_MAX:
-        if count == 1:
-            for _ in decode_records(header, payload):
-                pass
-        elif count_records(payload) != count:
-            raise CorruptBatch(f"header says {count} records, {count_records(payload)} are there")
+    if count == 1:
+        run_now(check_records(header, payload, needs_key=False, headers_max=RECORDS_HOPPED_MAX))
+    elif count <= RECORDS_HOPPED_MAX and count_records(payload) != count:
+        raise CorruptBatch(f"header says {count} records, {count_records(payload)} are there")
+
+
+def _check_count(header: BatchHeader, size_max: int) -> None:
+    if header.records_count * RECORD_BYTES_MIN > size_max:
+        raise CorruptBatch(f"{header.records_count} records in at most {size_max} bytes")
 
 
 def count_records(payload: memoryview) -> int:
@@ -171,30 +248,3 @@ def count_records(payload: memoryview) -> int:
     if position != end:
         raise CorruptBatch(f"record {count - 1} is cut short")
     return count
-
-
-def _check_keys(header: BatchHeader, payload: memoryview, decompressed_bytes_max: int) -> None:
-    """Compaction works by key, so a compacted topic takes no record without one. Decodes: these topics are small."""
-    for record in decode_records(header, plain_payload(header, payload, decompressed_bytes_max)):
-        if record.key is None:
-            raise CorruptBatch("a compacted topic takes no record without a key")
-
-
-def recompress(view: memoryview, header: BatchHeader, codec: Codec, decompressed_bytes_max: int) -> bytearray:
-    """The same batch in another codec, for topics whose `compression.type` is not the producer's.
-
-    More than a few records are counted, not decoded: a million may take a kilobyte, and as objects half a gigabyte.
-    """
-    try:
-        payload = plain_payload(header, view[HEADER_BYTES:], decompressed_bytes_max)
-        if header.records_count <= RECORDS_HOPPED_MAX:
-            offsets = [record.offset for record in decode_records(header, payload)]
-            if offsets != list(range(header.base_offset, header.next_offset)):
-                raise CorruptBatch("offsets of the records do not follow one another")
-        elif (count := count_records(memoryview(payload))) != header.records_count:
-            raise CorruptBatch(f"header says {header.records_count} records, {count} are there")
-    except CorruptBatch as error:
-        raise Refused(ErrorCode.invalid_record, str(error)) from error
-    except compression.TooLarge as error:
-        raise Refused(ErrorCode.message_too_large, str(error)) from error
-    return with_payload(header, compression.compress(codec, payload), codec)

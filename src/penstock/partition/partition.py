@@ -15,9 +15,10 @@ from uuid import UUID
 from penstock.base.clock import Clock
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
+from penstock.base.steps import Steps, run_now
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicPartition
-from penstock.partition.batch_check import CODECS, check_batch, recompress
+from penstock.partition.batch_check import Prepared, check_batch, prepare, topic_codec
 from penstock.partition.leader_epochs import LeaderEpochs
 from penstock.partition.producer_files import ProducerFiles
 from penstock.partition.producer_state import ProducerState
@@ -25,9 +26,8 @@ from penstock.storage.checkpoint import encode_lines, read_epochs
 from penstock.storage.format import LEADER_EPOCH_CHECKPOINT
 from penstock.storage.fs import Buffer, FileSystem
 from penstock.storage.group_commit import GroupCommit
-from penstock.storage.log import Log, TimestampOffset
+from penstock.storage.log import Log
 from penstock.wire.batch import NO_PRODUCER_ID, Record, build_batch, read_header, stamp, stamp_append_time
-from penstock.wire.compression import Codec
 
 log = get_logger(__name__)
 
@@ -122,7 +122,17 @@ class Partition:
 
     # Appending
 
-    def append(self, view: memoryview, *, produce_version: int, is_size_checked: bool = False) -> Appended:
+    def prepare(self, view: memoryview, *, produce_version: int) -> Steps[Prepared]:
+        """What `append` would take long for with this batch, in steps; Refused as there."""
+        return prepare(
+            view,
+            self.config,
+            produce_version=produce_version,
+            now_ms=self._clock.now_ms(),
+            decompressed_bytes_max=self.decompressed_bytes_max,
+        )
+
+    def append(self, view: memoryview, *, produce_version: int, prepared: Prepared | None = None) -> Appended:
         """Store one batch, stamped in place; Refused when it or the disk is not fit for it."""
         partition_log, config = self.log, self.log.config
         now_ms = self._clock.now_ms()
@@ -132,7 +142,7 @@ class Partition:
             produce_version=produce_version,
             now_ms=now_ms,
             decompressed_bytes_max=self.decompressed_bytes_max,
-            is_size_checked=is_size_checked,
+            are_records_checked=prepared is not None,
         )
         if header.producer_id != NO_PRODUCER_ID:
             stored = self.producers.check(header)
@@ -141,17 +151,11 @@ class Partition:
                 append_time = NO_TIMESTAMP if config.message_timestamp_type == "CreateTime" else stored.timestamp
                 return Appended(Offset(stored.base_offset), Offset(stored.last_offset + 1), append_time)
         batch: bytearray | memoryview = view
-        if config.compression_type != "producer":
-            codec = CODECS[config.compression_type]
-            if codec != header.codec:
-                batch = recompress(view, header, Codec(codec), self.decompressed_bytes_max)
-                if len(batch) > config.max_message_bytes:
-                    raise Refused(
-                        ErrorCode.message_too_large,
-                        f"batch of {len(batch)} bytes in the topic's own codec, "
-                        f"max.message.bytes is {config.max_message_bytes}",
-                    )
-                header = read_header(batch)
+        if config.compression_type != "producer" and topic_codec(config, header) != header.codec:
+            # Not prepared: it is short. Or the setting has just been changed, and this batch is late.
+            known = prepared or run_now(self.prepare(view, produce_version=produce_version))
+            if known.recompressed is not None:
+                batch, header = known.recompressed, read_header(known.recompressed)
         max_timestamp, append_time = header.max_timestamp, NO_TIMESTAMP
         if config.message_timestamp_type != "CreateTime":
             stamp_append_time(batch, 0, header, now_ms)
@@ -271,12 +275,6 @@ class Partition:
             callback(2**31)
 
     # Offsets
-
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        return self.log.offset_for_timestamp(timestamp, self.high_watermark, self.decompressed_bytes_max)
-
-    def max_timestamp(self) -> TimestampOffset | None:
-        return self.log.max_timestamp(self.decompressed_bytes_max)
 
     def end_offset_for(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
         """See `LeaderEpochs.end_offset_for`; the current epoch ends at the log's end."""

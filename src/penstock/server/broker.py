@@ -29,6 +29,7 @@ from penstock.server.dispatch import Dispatcher
 from penstock.server.fetch_session import FetchSessionCache
 from penstock.server.listener import ConnectionListener
 from penstock.server.network import Network, SocketNetwork
+from penstock.server.record_work import RecordWork
 from penstock.storage.fs import FileSystem, PosixFileSystem
 from penstock.storage.log_manager import LogManager
 
@@ -83,6 +84,7 @@ class Broker:
             groups=self._groups,
             producer_ids=ProducerIds(store=store),
             fetch_sessions=FetchSessionCache(slots=config.max_incremental_fetch_session_cache_slots, random=random),
+            record_work=RecordWork(fs),
             quotas=self._quotas,
         )
         self._dispatcher = Dispatcher(context)

@@ -12,6 +12,7 @@ from penstock.coordinator.group_coordinator import GroupCoordinator
 from penstock.partition.manager import PartitionManager
 from penstock.server.client_quotas import ClientQuotas
 from penstock.server.fetch_session import FetchSessionCache
+from penstock.server.record_work import RecordWork
 from penstock.storage.fs import FileSystem
 
 
@@ -27,4 +28,5 @@ class Context:
     groups: GroupCoordinator  # The consumer groups that this broker coordinates.
     producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache
+    record_work: RecordWork  # For what takes long with single records.
     quotas: ClientQuotas  # `.active` is None while there are none.

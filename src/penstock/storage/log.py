@@ -24,7 +24,7 @@ from penstock.storage.fs import Buffer, File, FileSystem
 from penstock.storage.limits import SegmentLimits
 from penstock.storage.scan import header_problem, whole_batches
 from penstock.storage.segment import Segment
-from penstock.wire.batch import HEADER_BYTES, read_header, records_of
+from penstock.wire.batch import HEADER_BYTES, read_header
 
 log = get_logger(__name__)
 
@@ -314,8 +314,11 @@ class Log:
             if position < segment.size or number == len(self.segments):
                 return segment, position
 
-    def offset_for_timestamp(self, timestamp: int, end: Offset, decompressed_bytes_max: int) -> TimestampOffset | None:
-        """The first record below `end` with `timestamp` or a later one."""
+    def batch_for_timestamp(self, timestamp: int, start: Offset, end: Offset) -> Buffer | None:
+        """The first batch, of those with offsets in [start, end), that claims a record of `timestamp` or later.
+
+        NotCached when the disk must be waited for; Refused when the bytes there are no batch.
+        """
         for segment in self.segments:
             if segment.max_timestamp < timestamp:
                 continue
@@ -326,23 +329,15 @@ class Log:
                     raise Refused(ErrorCode.corrupt_message, f"{segment.path()} is damaged at byte {position}")
                 if header.base_offset >= end:
                     return None
-                if header.max_timestamp >= timestamp:
-                    batch = segment.read(position, header.size)
-                    for record in records_of(batch, decompressed_bytes_max=decompressed_bytes_max):
-                        if record.timestamp >= timestamp and self.log_start <= record.offset < end:
-                            return TimestampOffset(
-                                record.timestamp, Offset(record.offset), header.partition_leader_epoch
-                            )
+                if header.max_timestamp >= timestamp and header.last_offset >= start:
+                    return segment.read(position, header.size)
                 position += header.size
         return None
 
-    def max_timestamp(self, decompressed_bytes_max: int) -> TimestampOffset | None:
-        """The first record that has the largest timestamp of all."""
-        with_records = [segment for segment in self.segments if segment.max_timestamp > NO_TIMESTAMP]
-        if not with_records:
-            return None
-        newest = max(segment.max_timestamp for segment in with_records)
-        return self.offset_for_timestamp(newest, self.log_end, decompressed_bytes_max)
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp that a batch claims; NO_TIMESTAMP when there is none."""
+        return max((segment.max_timestamp for segment in self.segments), default=NO_TIMESTAMP)
 
     # Shortening
 

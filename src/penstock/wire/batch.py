@@ -245,7 +245,7 @@ def build_batch(
     return batch
 
 
-def with_payload(header: BatchHeader, payload: bytes, codec: Codec) -> bytearray:
+def with_payload(header: BatchHeader, payload: Buffer, codec: Codec) -> bytearray:
     """The batch of `header` around the same records in another codec."""
     batch = bytearray(HEADER_BYTES + len(payload))
     batch[HEADER_BYTES:] = payload

@@ -9,6 +9,7 @@ zstd, lz4 and snappy announce their blocks, so a walk over the block headers bou
 10 to 60 µs for 1 MB of payload, against 0.5 to 4 ms to decompress it. gzip has no such structure, and takes 10 ms.
 """
 
+import mmap
 import struct
 import zlib
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ GZIP_BYTES_MIN = 18  # 10 of header, 8 of trailer.
 DEFLATE_RATIO_MAX = 1032  # The densest code is 2 bits for a match of 258 bytes.
 INFLATE_INPUT_BYTES = 16 * 1024  # zlib copies what it has not consumed, so it is fed small pieces.
 INFLATE_OUTPUT_BYTES = 1024 * 1024
+MAPPED_BYTES_MIN = 1024 * 1024  # Below it memory is cleared in no time.
+LZ4_INPUT_BYTES = 256 * 1024  # Three milliseconds to compress.
 
 SNAPPY_RATIO_MAX = 22  # The densest tag is 3 bytes for a copy of 64.
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -80,14 +83,16 @@ def compress(codec: int, data: Buffer) -> bytes:
             return _snappy_compress(memoryview(data))
         case Codec.LZ4:
             compressor = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
-            compressor.compress(bytes(data))  # cramjam 2.9 takes nothing but bytes here.
+            # cramjam 2.9 takes nothing but bytes here, and keeps the interpreter's lock meanwhile: a little at a time.
+            for start in range(0, len(data), LZ4_INPUT_BYTES):
+                compressor.compress(bytes(data[start : start + LZ4_INPUT_BYTES]))
             return bytes(compressor.finish())
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data, level=ZSTD_LEVEL))
     raise ValueError(f"unknown codec {codec}")
 
 
-def decompress(codec: int, data: Buffer, bytes_max: int) -> bytes:
+def decompress(codec: int, data: Buffer, bytes_max: int) -> Buffer:
     """The plain bytes of `data`; TooLarge when there are more than `bytes_max`, BadData when they cannot be had."""
     view = memoryview(data)
     match codec:
@@ -96,38 +101,39 @@ def decompress(codec: int, data: Buffer, bytes_max: int) -> bytes:
                 raise TooLarge(f"{len(view)} bytes, {bytes_max} are allowed")
             return bytes(view)
         case Codec.GZIP:
-            return b"".join(_inflate(view, bytes_max))
+            return _gzip_decompress(view, bytes_max)
         case Codec.SNAPPY:
             return _snappy_decompress(view, bytes_max)
         case Codec.LZ4 | Codec.ZSTD:
-            return bytes(_decompress_blocks(codec, view, _size_max(codec, view, bytes_max), bytes_max))
+            return _decompress_blocks(codec, view, _size_max(codec, view, bytes_max), bytes_max)
     raise BadData(f"unknown codec {codec}")
 
 
-def check_decompressed_size(codec: int, data: Buffer, bytes_max: int) -> None:
+def check_decompressed_size(codec: int, data: Buffer, bytes_max: int) -> int:
     """TooLarge or BadData unless `data` decompresses to `bytes_max` at most; BadData only where that shows cheaply.
 
-    Decompresses only what could go over the limit: gzip past `bytes_max / DEFLATE_RATIO_MAX` bytes, which may take
-    milliseconds, and lz4 or zstd whose blocks, if all full, would not fit.
+    Gives what it is or, where that is not known, the most that it can be. Decompresses only what could go over the
+    limit: gzip past `bytes_max / DEFLATE_RATIO_MAX` bytes, which may take milliseconds, and lz4 or zstd whose blocks,
+    if all full, would not fit.
     """
     view = memoryview(data)
     match codec:
         case Codec.GZIP:
             if len(view) * DEFLATE_RATIO_MAX > bytes_max:
-                for _ in _inflate(view, bytes_max):
-                    pass
-            elif len(view) < GZIP_BYTES_MIN or view[:3] != GZIP_HEADER:
+                return sum(map(len, _inflate(view, bytes_max)))
+            if len(view) < GZIP_BYTES_MIN or view[:3] != GZIP_HEADER:
                 raise BadData("no gzip header")
+            return len(view) * DEFLATE_RATIO_MAX
         case Codec.SNAPPY:
-            _snappy_blocks(view, bytes_max)
+            return sum(size for _, size in _snappy_blocks(view, bytes_max))
         case Codec.LZ4 | Codec.ZSTD:
             size_max = _size_max(codec, view, bytes_max)
             # Kafka ignores a content size in the lz4 header, but librdkafka's consumers stumble over a wrong one.
             is_claim_open = codec == Codec.LZ4 and view[4] & LZ4_CONTENT_SIZE
             if size_max > bytes_max or is_claim_open:
-                _decompress_blocks(codec, view, size_max, bytes_max)
-        case _:
-            decompress(codec, view, bytes_max)
+                return len(_decompress_blocks(codec, view, size_max, bytes_max))
+            return size_max
+    return len(decompress(codec, view, bytes_max))
 
 
 def is_check_slow(codec: int, data: Buffer, bytes_max: int) -> bool:
@@ -142,6 +148,22 @@ def is_check_slow(codec: int, data: Buffer, bytes_max: int) -> bool:
     except (BadData, TooLarge):
         return False  # The check will say so at once.
     return is_over or (codec == Codec.LZ4 and bool(view[4] & LZ4_CONTENT_SIZE))
+
+
+def _output(size: int) -> memoryview:
+    """Room for plain bytes. What is large comes from the kernel, page by page as it is written to: to clear 100 MiB
+    beforehand would take half a second in which no other thread runs."""
+    return memoryview(bytearray(size) if size < MAPPED_BYTES_MIN else mmap.mmap(-1, size))
+
+
+def _gzip_decompress(view: memoryview, bytes_max: int) -> Buffer:
+    """How much it is shows only by decompressing: a mapping is as large as it can be, and takes what is written."""
+    out = _output(min(bytes_max, len(view) * DEFLATE_RATIO_MAX) + 1)
+    size = 0
+    for piece in _inflate(view, bytes_max):
+        out[size : size + len(piece)] = piece
+        size += len(piece)
+    return out[:size]
 
 
 def _inflate(view: memoryview, bytes_max: int) -> Iterator[bytes]:
@@ -181,10 +203,9 @@ def _snappy_compress(view: memoryview) -> bytes:
     return bytes(out)
 
 
-def _snappy_decompress(view: memoryview, bytes_max: int) -> bytes:
+def _snappy_decompress(view: memoryview, bytes_max: int) -> memoryview:
     blocks = _snappy_blocks(view, bytes_max)
-    out = bytearray(sum(size for _, size in blocks))
-    window = memoryview(out)
+    window = _output(sum(size for _, size in blocks))
     position = 0
     try:
         for block, size in blocks:
@@ -192,7 +213,7 @@ def _snappy_decompress(view: memoryview, bytes_max: int) -> bytes:
             position += size
     except cramjam.DecompressionError as error:
         raise BadData(str(error)) from error
-    return bytes(out)
+    return window
 
 
 def _snappy_blocks(view: memoryview, bytes_max: int) -> list[tuple[memoryview, int]]:
@@ -251,7 +272,7 @@ def _size_max(codec: int, view: memoryview, bytes_max: int) -> int:
 
 
 def _decompress_blocks(codec: int, view: memoryview, size_max: int, bytes_max: int) -> memoryview:
-    out = bytearray(min(size_max, bytes_max))
+    out = _output(min(size_max, bytes_max))
     decoder = cramjam.zstd if codec == Codec.ZSTD else cramjam.lz4
     try:
         size = decoder.decompress_into(view, out)
@@ -259,7 +280,7 @@ def _decompress_blocks(codec: int, view: memoryview, size_max: int, bytes_max: i
         if str(error) == _OUTPUT_FULL:
             raise TooLarge(f"holds more than {bytes_max} bytes") from error
         raise BadData(str(error)) from error
-    return memoryview(out)[:size]
+    return out[:size]
 
 
 def _lz4_blocks(view: memoryview) -> Iterator[tuple[int, int]]:

@@ -2,19 +2,24 @@
 
 v4 adds leader-epoch checks (KIP-320), v7 the record with the largest timestamp (-3), v8 the earliest local (-4) and v9
 the last tiered offset (-5): without tiered storage all is local and nothing tiered, which is answered as Kafka does. By
-time looks up the sparse indexes, then scans one gap.
+time looks up the sparse indexes, scans one gap, and looks through one batch. A batch that claims a time which none of
+its records has is answered as it claims, with its first offset: to look further could take for ever.
 """
 
+from functools import partial
+
 from penstock.base.errors import ErrorCode, Refused
-from penstock.base.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
+from penstock.base.steps import Steps, run_now
+from penstock.base.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset
 from penstock.partition.partition import Partition
 from penstock.server.api import ApiKey, RequestHeader, handler
 from penstock.server.context import Context
 from penstock.storage.disk_read import with_disk
 from penstock.storage.log import TimestampOffset
-from penstock.wire.batch import CorruptBatch
+from penstock.wire.batch import HEADER_BYTES, BatchHeader, CorruptBatch, read_header
 from penstock.wire.codec import Struct
-from penstock.wire.compression import TooLarge
+from penstock.wire.compression import Codec, TooLarge
+from penstock.wire.record_walk import SLICE_COUNT, FoundRecord, find_record, plain_records
 
 LATEST = -1
 EARLIEST = -2
@@ -56,7 +61,7 @@ async def _list_partition(context: Context, topic: str, item: Struct, is_repeate
             raise Refused(ErrorCode.invalid_request, "the partition is asked for twice")
         partition = context.partitions.get(topic, item.partition_index)
         partition.check_epoch(item.current_leader_epoch)
-        found = await with_disk(context.fs, lambda: _look_up(partition, item.timestamp))
+        found = await _look_up(context, partition, item.timestamp)
         code = ErrorCode.none
     except Refused as refused:
         found, code = NOTHING, refused.code
@@ -73,7 +78,7 @@ async def _list_partition(context: Context, topic: str, item: Struct, is_repeate
     )
 
 
-def _look_up(partition: Partition, timestamp: int) -> TimestampOffset:
+async def _look_up(context: Context, partition: Partition, timestamp: int) -> TimestampOffset:
     if timestamp == LATEST:
         # Without transactions the last stable offset of read_committed is the high watermark.
         return TimestampOffset(NO_TIMESTAMP, partition.high_watermark, partition.leader_epoch)
@@ -82,7 +87,35 @@ def _look_up(partition: Partition, timestamp: int) -> TimestampOffset:
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOTHING
     if timestamp == MAX_TIMESTAMP:
-        return partition.max_timestamp() or NOTHING
+        largest = await with_disk(context.fs, lambda: partition.log.max_timestamp)
+        return (
+            NOTHING if largest == NO_TIMESTAMP else await _by_time(context, partition, largest, partition.log.log_end)
+        )
     if timestamp < 0:
         raise Refused(ErrorCode.unsupported_version, f"timestamp {timestamp} has no meaning")
-    return partition.offset_for_timestamp(timestamp) or NOTHING
+    return await _by_time(context, partition, timestamp, partition.high_watermark)
+
+
+async def _by_time(context: Context, partition: Partition, timestamp: int, end: Offset) -> TimestampOffset:
+    """The first record below `end` with `timestamp` or a later one."""
+    log, start = partition.log, partition.log_start
+    while True:
+        batch = await with_disk(context.fs, partial(log.batch_for_timestamp, timestamp, start, end))
+        if batch is None:
+            return NOTHING
+        header = read_header(batch)
+        steps = _find(header, memoryview(batch), timestamp, start, end, partition.decompressed_bytes_max)
+        is_short = header.codec == Codec.NONE and header.records_count <= SLICE_COUNT
+        found = run_now(steps) if is_short else await context.record_work.run(steps)
+        if found is not None:
+            return TimestampOffset(found.timestamp, Offset(found.offset), header.partition_leader_epoch)
+        if header.base_offset >= start:
+            return TimestampOffset(header.max_timestamp, Offset(header.base_offset), header.partition_leader_epoch)
+        start = Offset(header.next_offset)  # What it claims lies below the start of the log.
+
+
+def _find(
+    header: BatchHeader, batch: memoryview, timestamp: int, start: Offset, end: Offset, decompressed_bytes_max: int
+) -> Steps[FoundRecord | None]:
+    data = yield from plain_records(header, batch[HEADER_BYTES:], decompressed_bytes_max)
+    return (yield from find_record(header, data, timestamp=timestamp, start=start, end=end))

@@ -10,9 +10,11 @@ import asyncio
 from uuid import UUID
 
 from penstock.base.errors import ErrorCode, Refused
+from penstock.base.logging import get_logger
 from penstock.base.timers import Timer
 from penstock.base.types import NO_OFFSET, NO_TIMESTAMP
-from penstock.partition.batch_check import check_size, has_slow_check
+from penstock.partition.batch_check import Prepared, is_check_slow, is_long, wants_records
+from penstock.partition.partition import Partition
 from penstock.server.api import ApiKey, RequestHeader, raw_handler
 from penstock.server.connection import Reply
 from penstock.server.context import Context
@@ -23,6 +25,8 @@ from penstock.wire.produce import (
     pack_produce_response,
     read_produce_request,
 )
+
+log = get_logger(__name__)
 
 ACKS_ALL = -1
 ACKS_NONE = 0
@@ -52,28 +56,58 @@ def produce(context: Context, header: RequestHeader, frame: memoryview, position
 
 
 def _slow_checks(context: Context, request: ProduceRequest) -> list[int]:
-    """Numbers of the batches that have to be decompressed to know how large they are."""
-    limit = context.config.max_decompressed_message_bytes
+    """Numbers of the batches that take long to look at."""
     return [
         number
         for number, item in enumerate(request.partitions)
-        if item.records is not None and has_slow_check(item.records, limit)
+        if item.records is not None and _is_slow(context, item, item.records)
     ]
+
+
+def _is_slow(context: Context, item: ProducedPartition, records: memoryview) -> bool:
+    if is_check_slow(records, context.config.max_decompressed_message_bytes):
+        return True
+    if not is_long(records):
+        return False
+    try:
+        return wants_records(records, _partition(context, item).config)
+    except Refused:
+        return False  # It will be again.
+
+
+def _partition(context: Context, item: ProducedPartition) -> Partition:
+    """The partition that is written to; Refused when it is not here or not for clients to write."""
+    topic = item.topic
+    name = context.partitions.topic_name(topic) if isinstance(topic, UUID) else topic
+    if name in INTERNAL_TOPICS:
+        raise Refused(ErrorCode.invalid_topic_exception, f"{name} is written by the broker alone")
+    return context.partitions.get(name, item.partition)
 
 
 async def _check_first(
     context: Context, header: RequestHeader, request: ProduceRequest, reply: Reply, slow: list[int]
 ) -> None:
-    """Decompress on another thread, then go on. The connection's later requests wait: they must not overtake."""
-    verdicts: dict[int, Refused | None] = {}
-    for number in slow:
-        records = request.partitions[number].records
-        assert records is not None
-        verdicts[number] = await context.fs.run(
-            lambda records=records: check_size(records, context.config.max_decompressed_message_bytes)  # type: ignore[misc]
-        )
-    reply.attempt(_Produce(context, header, request, reply, verdicts).run)
+    """Look at the batches, then go on. The connection's later requests wait: they must not overtake."""
+    verdicts: dict[int, Prepared | Refused] = {}
+    try:
+        for number in slow:
+            verdicts[number] = await _verdict(context, header, request.partitions[number])
+        _Produce(context, header, request, reply, verdicts).run()
+    except Exception:
+        log.exception("request failed", api="PRODUCE", version=header.version, client=header.client_id)
+        reply.fail("internal error")
     reply.release_others()
+
+
+async def _verdict(context: Context, header: RequestHeader, item: ProducedPartition) -> Prepared | Refused:
+    assert item.records is not None, "nothing takes no time"
+    try:
+        steps = _partition(context, item).prepare(item.records, produce_version=header.version)
+        work = context.record_work.run(steps)
+        quotas = context.quotas.active
+        return await (work if quotas is None else quotas.timed(header.client_id, work))
+    except Refused as refused:
+        return Refused(refused.code, refused.message)  # Without its traceback, which holds the decompressed data.
 
 
 class _Produce:
@@ -87,13 +121,13 @@ class _Produce:
         header: RequestHeader,
         request: ProduceRequest,
         reply: Reply,
-        verdicts: dict[int, Refused | None],
+        verdicts: dict[int, Prepared | Refused],
     ) -> None:
         self._context = context
         self._header = header
         self._request = request
         self._reply = reply
-        self._verdicts = verdicts  # On the sizes of batches that were decompressed already; None is good.
+        self._verdicts = verdicts  # On the batches that were looked at already.
         self._results: list[PartitionResult] = []
         self._waiting_count = 1  # Our own turn in `run`: no answer before every partition has its result.
         self._timer: Timer | None = None
@@ -115,19 +149,13 @@ class _Produce:
                 raise Refused(ErrorCode.invalid_required_acks, f"acks={acks}, -1, 0 and 1 are allowed")
             if self._request.transactional_id is not None:
                 raise Refused(ErrorCode.transactional_id_authorization_failed, "transactions are not served yet")
-            topic = item.topic
-            name = self._context.partitions.topic_name(topic) if isinstance(topic, UUID) else topic
-            if name in INTERNAL_TOPICS:
-                raise Refused(ErrorCode.invalid_topic_exception, f"{name} is written by the broker alone")
-            partition = self._context.partitions.get(name, item.partition)
+            partition = _partition(self._context, item)
             if item.records is None:
                 raise Refused(ErrorCode.invalid_record, "one batch is needed")
             verdict = self._verdicts.get(number)
-            if verdict is not None:
-                raise verdict
-            appended = partition.append(
-                item.records, produce_version=self._header.version, is_size_checked=number in self._verdicts
-            )
+            if isinstance(verdict, Refused):
+                return _refused_result(item.partition, verdict.code, verdict.message)
+            appended = partition.append(item.records, produce_version=self._header.version, prepared=verdict)
         except Refused as refused:
             return _refused_result(item.partition, refused.code, refused.message)
         if acks == ACKS_ALL and not partition.when_committed(
