@@ -4,9 +4,12 @@ import re
 
 import pytest
 
-from .broker import Broker
+from .broker import Broker, BrokerProcess
 from .kafka_tools import CONFIGS, TOPICS, KafkaTools, ToolResult
 from .topics import create_topic
+
+WEEK_MS = "604800000"  # Kafka's default,
+TWO_WEEKS_MS = "1209600000"  # and ours.
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def test_describe_says_where_a_value_comes_from(kafka_tools: KafkaTools, topic: 
     assert re.search(r"  segment\.bytes=1073741824 sensitive=false synonyms=\{DEFAULT_CONFIG:log\.segment\.bytes=", out)
 
 
-def test_configs_are_added_and_deleted(kafka_tools: KafkaTools, topic: str) -> None:
+def test_configs_are_added_and_deleted(kafka_tools: KafkaTools, broker: Broker, topic: str) -> None:
     added = _alter(kafka_tools, topic, "--add-config", "max.message.bytes=2000000,cleanup.policy=[compact,delete]")
     assert f"Completed updating config for topic {topic}." in added.out
     assert _configs(kafka_tools, topic) == {
@@ -69,7 +72,7 @@ def test_configs_are_added_and_deleted(kafka_tools: KafkaTools, topic: str) -> N
     assert _configs(kafka_tools, topic) == {"cleanup.policy": "compact,delete"}
     with_defaults = _configs(kafka_tools, topic, "--all")
     assert with_defaults["max.message.bytes"] == "1048588"
-    assert int(with_defaults["retention.ms"]) > 0
+    assert with_defaults["retention.ms"] == (TWO_WEEKS_MS if isinstance(broker, BrokerProcess) else WEEK_MS)
 
 
 def test_kafka_topics_shows_the_changed_config(kafka_tools: KafkaTools, topic: str) -> None:

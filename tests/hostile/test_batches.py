@@ -110,6 +110,28 @@ def test_s7_a_batch_to_recompress_cannot_move_offsets(client: Client, topic: str
     assert client.log_end(name) == 2
 
 
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
+def test_s7_a_topic_can_have_every_record_looked_at(client: Client, topic: str, codec: Codec) -> None:
+    """Whatever is wrong inside, also in the last record of a compressed batch."""
+    name = f"{topic}-verified-{codec.name}"
+    assert client.create_topic(name, penstock_verify_records="true") == 0
+    good = [bytes((0, 0, number << 1, 1, 1, 0)) for number in range(40)]
+    wrong = {
+        "a record less": good[:-1],
+        "a record more": [*good, good[-1]],
+        "an offset twice": [*good[:-1], good[0]],
+        "a negative key length": [*good[:-1], bytes((0, 0, 78, 5, 1, 0))],
+        "a value that does not fit": [*good[:-1], bytes((0, 0, 78, 1, 60, 0))],
+        "headers that are not there": [*good[:-1], bytes((0, 0, 78, 1, 1, 4))],
+        "bytes after the headers": [*good[:-1], bytes((0, 0, 78, 1, 1, 0, 0))],
+    }
+    for records in wrong.values():
+        body = b"".join(record(fields) for fields in records)
+        check_refused(client, name, with_payload(compress(codec, body), codec=codec, records_count=40), INVALID)
+    sound = with_payload(compress(codec, b"".join(map(record, good))), codec=codec, records_count=40)
+    assert client.produce(name, sound) == (0, 0)
+
+
 def test_s7_a_compacted_topic_takes_no_record_without_a_key(client: Client, topic: str) -> None:
     name = f"{topic}-compacted"
     assert client.create_topic(name, cleanup_policy="compact") == 0
