@@ -20,7 +20,8 @@ from .client import Client, framed, read_reply, request_frame
 from .group_client import commit, committed, find_coordinator, heartbeat, join, join_fields, leave, sync
 
 ANSWER_S_MAX = 2.0  # Those who may join are answered when the first rebalance of a group ends, after 3 s.
-CROWD = 100  # Members of 1 MB each.
+CROWD = 400  # Members, with so much to say each:
+SUBSCRIPTION = bytes(100_000)
 
 _numbers = count(1)
 
@@ -118,13 +119,13 @@ def test_s14_many_protocols(client: Client, group: str) -> None:
 def test_s14_many_members_with_large_subscriptions(broker: BrokerProcess, client: Client, group: str) -> None:
     """Each is small enough; all of them together are not. Who is too many is refused, and the memory stays bounded."""
     budget = GroupConfig().members_bytes_max
-    room = budget // (1_000_000 + MEMBER_BYTES)
+    room = budget // (len(SUBSCRIPTION) + MEMBER_BYTES)
     before = broker.rss_bytes()
     names = [f"{group}-{number}" for number in range(CROWD)]
     with ExitStack() as stack:
         members = [stack.enter_context(Client(broker.port)) for _ in names]
         for name, member in zip(names, members, strict=True):
-            fields = join_fields(name, instance_id="i", metadata=bytes(1_000_000))
+            fields = join_fields(name, instance_id="i", metadata=SUBSCRIPTION)
             member.send(framed(request_frame(ApiKey.JOIN_GROUP, 9, Struct(**fields))))
         answered = wait_for_replies(members, CROWD - room)
         growth = broker.rss_bytes() - before
