@@ -97,7 +97,8 @@ def test_fetched_bytes_become_records_from_the_offset_asked_for():
     stamp(first, 0, 5, 0)
     stamp(second, 0, 7, 0)
     data = bytes(first + second)
-    assert client_module._records(data, 6) == [(6, b"b"), (7, b"c")]
-    assert client_module._records(data[:-1], 5) == [(5, b"a"), (6, b"b")], "a batch cut short is left for later"
+    assert client_module._records(data, 6) == ([(6, b"b"), (7, b"c")], 8)
+    assert client_module._records(data[:-1], 5) == ([(5, b"a"), (6, b"b")], 7), "a batch cut short is left for later"
+    assert client_module._records(b"", 5) == ([], 5)
     with pytest.raises(BrokenReply):
         client_module._records(data[:-1] + b"x", 5)
