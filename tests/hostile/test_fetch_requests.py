@@ -9,8 +9,9 @@ import pytest
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.server.api import ApiKey
-from penstock.server.fetch_session import PARTITIONS_MAX, FetchSessionCache, WantedPartition
+from penstock.server.fetch_session import PARTITIONS_MAX, FetchSessionCache
 from penstock.wire.codec import Struct
+from penstock.wire.fetch_request import WantedPartition
 
 from .broker_process import BrokerProcess
 from .client import Client, batch_of, fetch_fields, framed, read_reply, request_frame

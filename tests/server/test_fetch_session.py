@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from penstock.base.errors import ErrorCode, Refused
-from penstock.server.fetch_session import EPOCH_MAX, EVICT_AFTER_S, FetchSession, FetchSessionCache, WantedPartition
+from penstock.server.fetch_session import EPOCH_MAX, EVICT_AFTER_S, FetchSession, FetchSessionCache
+from penstock.wire.fetch_request import WantedPartition
 
 
 def wanted(topic: str, partition: int = 0, offset: int = 0) -> WantedPartition:

@@ -11,6 +11,7 @@ from penstock.server.api import ApiKey
 from penstock.wire import codec
 from penstock.wire.codec import Struct
 from penstock.wire.fetch import FetchedPartition, pack_fetch_response
+from penstock.wire.fetch_request import read_fetch_request
 from penstock.wire.produce import PartitionResult, pack_produce_response, read_produce_request
 
 TOPIC_ID = UUID(int=77)
@@ -79,6 +80,85 @@ def test_produce_responses_are_packed_as_the_codec_would(version: int) -> None:
     assert pack_produce_response(version, [(topic, results)]) == codec.encode_response(
         ApiKey.PRODUCE, version, expected
     )
+
+
+FETCHED = st.tuples(st.integers(0, 9), st.integers(0, 2**40), st.integers(-1, 2**31 - 1), st.integers(-1, 9))
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+@given(
+    numbers=st.tuples(*[st.integers(-1, 2**31 - 1)] * 5),
+    isolation_level=st.sampled_from([0, 1]),
+    partitions=st.lists(FETCHED, max_size=4),
+    forgotten=st.lists(st.integers(0, 9), max_size=3),
+    replica_id=st.sampled_from([-1, 5]),
+)
+def test_fetch_requests_read_as_the_codec_wrote_them(
+    version: int,
+    numbers: tuple[int, ...],
+    isolation_level: int,
+    partitions: list[tuple[int, int, int, int]],
+    forgotten: list[int],
+    replica_id: int,
+) -> None:
+    data = fetch_request(version, numbers, isolation_level, partitions, forgotten, replica_id)
+    request = read_fetch_request(memoryview(data), 4, version)
+    max_wait_ms, min_bytes, max_bytes, session_id, session_epoch = numbers
+    assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (max_wait_ms, min_bytes, max_bytes)
+    assert (request.isolation_level, request.replica_id) == (isolation_level, replica_id)
+    topic = TOPIC_ID if version >= 13 else "topic-é"
+    assert request.partitions == 2 * [
+        (topic, index, offset, bytes_max, epoch if version >= 9 else -1)
+        for index, offset, bytes_max, epoch in partitions
+    ]
+    if version >= 7:
+        assert (request.session_id, request.session_epoch) == (session_id, session_epoch)
+        assert request.forgotten == [(topic, index) for index in forgotten]
+    else:
+        assert (request.session_id, request.session_epoch, request.forgotten) == (0, -1, [])
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_a_fetch_request_cut_at_any_byte_is_refused(version: int) -> None:
+    data = memoryview(fetch_request(version, (1, 2, 3, 4, 5), 1, [(0, 1, 2, 3)], [7], 5))
+    for end in range(4, len(data)):
+        with pytest.raises(BadPeer):
+            read_fetch_request(data[:end], 4, version)
+
+
+def fetch_request(
+    version: int,
+    numbers: tuple[int, ...],
+    isolation_level: int,
+    partitions: list[tuple[int, int, int, int]],
+    forgotten: list[int],
+    replica_id: int,
+) -> bytearray:
+    max_wait_ms, min_bytes, max_bytes, session_id, session_epoch = numbers
+    name = {"topic_id": TOPIC_ID} if version >= 13 else {"topic": "topic-é"}
+    topic = Struct(
+        **name,
+        partitions=[
+            Struct(partition=index, fetch_offset=offset, partition_max_bytes=bytes_max, current_leader_epoch=epoch)
+            for index, offset, bytes_max, epoch in partitions
+        ],
+    )
+    message = Struct(
+        replica_id=replica_id,
+        replica_state=Struct(replica_id=replica_id, replica_epoch=3),
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation_level,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[topic, topic],
+        forgotten_topics_data=[Struct(**name, partitions=forgotten)],
+        rack_id="rack",
+    )
+    data = bytearray(b"head")
+    codec.request_writer(ApiKey.FETCH, version)(data, message)
+    return data
 
 
 @pytest.mark.parametrize("version", range(4, 19))

@@ -7,10 +7,10 @@ session leaves out partitions that have nothing new. Pure: `now_s` is passed in.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import ErrorCode, Refused
+from penstock.wire.fetch_request import WantedPartition
 
 NO_SESSION = 0
 FINAL_EPOCH = -1
@@ -19,14 +19,6 @@ EPOCH_MAX = 2**31 - 1
 
 PARTITIONS_MAX = 250_000  # In all sessions together: 100 MB, and 250 for each of the default 1000 sessions.
 EVICT_AFTER_S = 120.0  # Kafka's: a session used within the last two minutes is not evicted for a new one.
-
-
-class WantedPartition(NamedTuple):
-    topic: str | UUID  # As the client names it: the id from v13 on.
-    partition: int
-    fetch_offset: int
-    bytes_max: int
-    current_leader_epoch: int
 
 
 @dataclass(slots=True)

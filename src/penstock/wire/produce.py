@@ -15,7 +15,8 @@ from uuid import UUID
 
 from penstock.base.errors import BadPeer
 from penstock.wire.codec import Allowance, read_tags, read_uuid
-from penstock.wire.varint import InvalidVarint, read_uvarint, write_uvarint
+from penstock.wire.fields import read_count, read_length, read_string
+from penstock.wire.varint import InvalidVarint, write_uvarint
 
 FLEXIBLE_VERSION = 9
 TOPIC_ID_VERSION = 13
@@ -63,9 +64,9 @@ def read_produce_request(frame: memoryview, position: int, version: int) -> Prod
 def _read(frame: memoryview, position: int, version: int) -> ProduceRequest:
     flexible = version >= FLEXIBLE_VERSION
     allowance = Allowance()
-    transactional_id, position = _read_string(frame, position, flexible)
+    transactional_id, position = read_string(frame, position, flexible)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
-    topics_count, position = _read_count(frame, position + _ACKS_TIMEOUT.size, flexible)
+    topics_count, position = read_count(frame, position + _ACKS_TIMEOUT.size, flexible)
     allowance.take(topics_count)
     partitions: list[ProducedPartition] = []
     for _ in range(topics_count):
@@ -73,14 +74,14 @@ def _read(frame: memoryview, position: int, version: int) -> ProduceRequest:
         if version >= TOPIC_ID_VERSION:
             topic, position = read_uuid(frame, position)
         else:
-            topic, position = _read_string(frame, position, flexible)
+            topic, position = read_string(frame, position, flexible)
             if topic is None:
                 raise BadPeer("topic name is null")
-        count, position = _read_count(frame, position, flexible)
+        count, position = read_count(frame, position, flexible)
         allowance.take(count)
         for _ in range(count):
             (index,) = _INT32.unpack_from(frame, position)
-            length, position = _read_length(frame, position + 4, flexible)
+            length, position = read_length(frame, position + 4, flexible)
             records = None
             if length >= 0:
                 end = position + length
@@ -95,38 +96,6 @@ def _read(frame: memoryview, position: int, version: int) -> ProduceRequest:
     if flexible:
         read_tags(frame, position, {}, {}, allowance)
     return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
-
-
-def _read_string(frame: memoryview, position: int, flexible: bool) -> tuple[str | None, int]:
-    if flexible:
-        length, position = read_uvarint(frame, position)
-        length -= 1
-    else:
-        (length,) = _INT16.unpack_from(frame, position)
-        position += 2
-    if length == -1:
-        return None, position
-    end = position + length
-    if length < 0 or end > len(frame):
-        raise BadPeer(f"string of {length} bytes, {len(frame) - position} are left")
-    return str(frame[position:end], "utf-8"), end
-
-
-def _read_length(frame: memoryview, position: int, flexible: bool) -> tuple[int, int]:
-    if flexible:
-        length, position = read_uvarint(frame, position)
-        return length - 1, position
-    (length,) = _INT32.unpack_from(frame, position)
-    if length < -1:
-        raise BadPeer(f"records of {length} bytes")
-    return length, position + 4
-
-
-def _read_count(frame: memoryview, position: int, flexible: bool) -> tuple[int, int]:
-    count, position = _read_length(frame, position, flexible)
-    if not 0 <= count <= len(frame) - position:
-        raise BadPeer(f"array claims {count} elements, {len(frame) - position} bytes are left")
-    return count, position
 
 
 def pack_produce_response(

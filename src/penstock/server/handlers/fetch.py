@@ -16,10 +16,10 @@ from penstock.partition.partition import Partition
 from penstock.server.api import ApiKey, RequestHeader, raw_handler
 from penstock.server.connection import Reply
 from penstock.server.context import Context
-from penstock.server.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, WantedPartition
+from penstock.server.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession
 from penstock.storage.segment import NotCached
-from penstock.wire.codec import Struct, decode_request
 from penstock.wire.fetch import SESSION_VERSION, TOPIC_ID_VERSION, FetchedPartition, pack_fetch_response
+from penstock.wire.fetch_request import FetchRequest, WantedPartition, read_fetch_request
 
 WAIT_MS_MAX = 60_000  # Longer than any client asks for; bounds how long a gone client is remembered.
 DISK_READS_MAX = 1000  # A reply needs a few dozen at most; more means that the cache loses pages as fast as we load.
@@ -30,7 +30,7 @@ _background: set[asyncio.Task[None]] = set()  # Disk reads under way; the loop a
 
 @raw_handler(ApiKey.FETCH, versions=range(4, 19))
 def fetch(context: Context, header: RequestHeader, frame: memoryview, position: int, reply: Reply) -> None:
-    request = decode_request(header.api_key, header.version, frame, position)
+    request = read_fetch_request(frame, position, header.version)
     try:
         session, wanted = _resolve(context, header.version, request)
     except Refused as refused:
@@ -39,19 +39,13 @@ def fetch(context: Context, header: RequestHeader, frame: memoryview, position: 
     _Fetch(context, header, request, session, wanted, reply).run()
 
 
-def _resolve(context: Context, version: int, request: Struct) -> tuple[FetchSession | None, list[WantedPartition]]:
+def _resolve(
+    context: Context, version: int, request: FetchRequest
+) -> tuple[FetchSession | None, list[WantedPartition]]:
     """The session of this fetch, if any, and all that it is to fetch."""
     by_id = version >= TOPIC_ID_VERSION
     # A partition that is there twice is fetched once: each time would cost a read.
-    asked = {
-        (topic.topic_id if by_id else topic.topic, item.partition): item
-        for topic in request.topics
-        for item in topic.partitions
-    }
-    wanted = [
-        WantedPartition(*key, item.fetch_offset, item.partition_max_bytes, item.current_leader_epoch)
-        for key, item in asked.items()
-    ]
+    wanted = list({(item.topic, item.partition): item for item in request.partitions}.values())
     epoch, sessions = request.session_epoch, context.fetch_sessions
     now_s = context.clock.monotonic()
     if version < SESSION_VERSION or epoch == FINAL_EPOCH:
@@ -71,12 +65,7 @@ def _resolve(context: Context, version: int, request: Struct) -> tuple[FetchSess
     if session.by_id is not by_id:
         sessions.close(request.session_id)
         raise Refused(ErrorCode.fetch_session_topic_id_error)
-    forgotten = [
-        (topic.topic_id if by_id else topic.topic, partition)
-        for topic in request.forgotten_topics_data
-        for partition in topic.partitions
-    ]
-    sessions.update(session, wanted, forgotten)
+    sessions.update(session, wanted, request.forgotten)
     return session, [known.wanted for known in session.partitions.values()]
 
 
@@ -106,7 +95,7 @@ class _Fetch:
         self,
         context: Context,
         header: RequestHeader,
-        request: Struct,
+        request: FetchRequest,
         session: FetchSession | None,
         wanted: list[WantedPartition],
         reply: Reply,
@@ -117,7 +106,7 @@ class _Fetch:
         self._is_incremental = session is not None and request.session_epoch != INITIAL_EPOCH
         self._wanted = wanted
         self._reply = reply
-        self._is_replica = max(request.replica_id, request.replica_state.replica_id) >= 0
+        self._is_replica = request.replica_id >= 0
         self._read_committed = request.isolation_level == READ_COMMITTED
         self._bytes_max = max(0, min(request.max_bytes, context.config.fetch_max_bytes))
         quotas = context.quotas.active
