@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -135,6 +136,56 @@ def test_s14_many_members_with_large_subscriptions(broker: BrokerProcess, client
         left = [leave(client, name, ("", "i")) for name in names]
     assert left.count([0]) == room
     assert growth <= 2 * budget, f"memory grew by {growth >> 20} MiB"
+
+
+def consumer_heartbeat(client: Client, group: str, epoch: int = 0, **fields: Any) -> Any:
+    values = {
+        "group_id": group,
+        "member_id": "m",
+        "member_epoch": epoch,
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout_ms": 60_000,
+        "subscribed_topic_names": [],
+        "subscribed_topic_regex": None,
+        "server_assignor": None,
+        "topic_partitions": [],
+        **fields,
+    }
+    return client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **values)
+
+
+def test_s14_patterns_that_are_meant_to_hurt(client: Client, group: str, broker: BrokerProcess) -> None:
+    for number in range(20):
+        client.create_topic(f"{'a' * 240}-{group[-2:]}-{number}")
+    for pattern in ("(a+)+$", "(a|aa)+b", "(x+x+)+y", ".*.*.*.*.*.*.*.*z"):
+        before = time.monotonic()
+        joined = consumer_heartbeat(client, group, subscribed_topic_regex=pattern)
+        assert joined.error_code == 0
+        assert time.monotonic() - before < ANSWER_S_MAX
+    assert consumer_heartbeat(client, group, -1).error_code == 0
+    before_bytes = broker.rss_bytes()
+    for pattern in ("(a+)+" * 2_000_000, "((a{100}){100}){100}", "(.*a.{90}){9}", "[", "(?<=a)b", "\\1"):
+        refused = consumer_heartbeat(client, group, subscribed_topic_regex=pattern)
+        assert refused.error_code == ErrorCode.invalid_regular_expression, pattern[:20]
+        assert 0 < len(refused.error_message) < 1_000
+    assert broker.rss_bytes() - before_bytes < 64 << 20
+
+
+def test_s14_a_member_epoch_that_is_wrong_is_fenced(client: Client, topic: str, group: str) -> None:
+    joined = consumer_heartbeat(client, group, subscribed_topic_names=[topic])
+    assert (joined.error_code, joined.member_epoch) == (0, 1)
+    for epoch in (2, 2**31 - 1):
+        assert consumer_heartbeat(client, group, epoch).error_code == ErrorCode.fenced_member_epoch
+    for epoch in (-3, -(2**31)):
+        assert consumer_heartbeat(client, group, epoch).error_code == ErrorCode.invalid_request
+    claimed = [Struct(topic_id=UUID(int=number), partitions=list(range(1_000))) for number in range(1, 90)]
+    assert consumer_heartbeat(client, group, 1, topic_partitions=claimed).error_code == 0
+    assert consumer_heartbeat(client, group, 1, member_id="other").error_code == ErrorCode.unknown_member_id
+    assert consumer_heartbeat(client, group, 1, server_assignor="none").error_code == ErrorCode.unsupported_assignor
+    names = ["n" * 249] * 100 + [f"{number:0249}" for number in range(10_000)]
+    assert consumer_heartbeat(client, group, 1, subscribed_topic_names=names).error_code == ErrorCode.invalid_request
+    assert consumer_heartbeat(client, group, -1).error_code == 0
 
 
 def wait_for_replies(clients: list[Client], count: int) -> list[Client]:

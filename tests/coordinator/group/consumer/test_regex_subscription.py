@@ -25,9 +25,30 @@ def test_patterns_that_hang_other_engines_are_done_in_no_time(pattern: str) -> N
     assert time.perf_counter() - before < 0.5
 
 
+def test_the_worst_pattern_that_is_taken_costs_milliseconds_a_name() -> None:
+    pattern = "|".join(f"(a|b)*a(a|b){{{size}}}" for size in range(100, 117))
+    names = [
+        format(number * 0x9E3779B97F4A7C15 % 2**249, "0249b").translate({48: "a", 49: "b"}) for number in range(20)
+    ]
+    check_regex(pattern)
+    before = time.perf_counter()
+    matching(pattern, names)
+    assert (time.perf_counter() - before) / len(names) < 0.05
+
+
 @pytest.mark.parametrize(
     "pattern",
-    ["[", "(", "a{1000}{1000}", "((a{100}){100}){100}", r"\1", "(?=x)", "*", "a" * (PATTERN_BYTES_MAX + 1)],
+    [
+        "[",
+        "(",
+        "(.*a.{90}){9}",
+        "a{1000}{1000}",
+        "((a{100}){100}){100}",
+        r"\1",
+        "(?=x)",
+        "*",
+        "a" * (PATTERN_BYTES_MAX + 1),
+    ],
     ids=lambda pattern: pattern[:10],
 )
 def test_patterns_that_cannot_be_used_are_refused_with_a_reason(pattern: str) -> None:
