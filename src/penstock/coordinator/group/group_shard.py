@@ -114,7 +114,9 @@ class GroupShard:
         out = Decision()
         consumer = self._consumer(command.group_id)
         if consumer is not None and consumer.members:
-            return self.consumers.classic_join(consumer, command, token, now)
+            out, downgraded = self.consumers.classic_join(consumer, command, token, now)
+            self._adopt(downgraded)
+            return out
         group = self.groups.get(command.group_id) or self._new_group(command.group_id)
         if consumer is not None:
             self.consumers.delete(consumer, out)

@@ -318,6 +318,18 @@ def test_when_all_go_together_the_group_is_empty() -> None:
     assert world.state() in ("Empty", None) or world.consumer_state() == "Empty"
 
 
+def test_so_does_a_static_one_that_comes_back_with_the_classic_protocol() -> None:
+    world = MixedWorld()
+    world.enter_new("n", instance_id="i")
+    sent_back = world.join(instance_id="i")
+    assert sent_back.error_code is ErrorCode.rebalance_in_progress
+    assert world.consumer_state() is None and world.state() == "PreparingRebalance"
+    token = world.send_join(instance_id="i")
+    world.advance_until_answered(token)
+    assert world.replies[token].error_code is ErrorCode.none
+    assert world.beat("n", 1, instance_id="i").error_code is ErrorCode.unknown_member_id
+
+
 def test_without_leave_of_the_policy_classic_members_stay_in_a_consumer_group() -> None:
     world = MixedWorld(GroupConfig(migration_policy=MigrationPolicy.UPGRADE))
     (a,), _generation = world.classic_group(1)

@@ -32,8 +32,8 @@ MEMBER_ID_REQUIRED_FROM = 4
 
 def decide_classic_join(
     group: ConsumerGroup, command: JoinGroup, setting: Setting, now: Now, out: Decision
-) -> JoinReply:
-    """Take a join that is sound by itself."""
+) -> tuple[JoinReply, Draft]:
+    """Take a join that is sound by itself. Gives the group as it will be, too."""
     seated = _seated(group, command)
     if not command.member_id and command.instance_id is None and command.version >= MEMBER_ID_REQUIRED_FROM:
         raise Refused(ErrorCode.member_id_required)
@@ -64,12 +64,14 @@ def decide_classic_join(
     member = advance_member(draft.group, member_id, owned, setting, now, out)
     setting.touch(group.group_id, member, now)
     setting.await_rebalance(group.group_id, member, now)  # Until it has sent SyncGroup.
-    return JoinReply(
+    draft.group.apply(member.current)
+    reply = JoinReply(
         generation_id=member.epoch,
         protocol_type=CONSUMER_PROTOCOL,
         protocol_name=command.protocols[0].name,
         member_id=member_id,
     )
+    return reply, draft
 
 
 def _seated(group: ConsumerGroup, command: JoinGroup) -> ConsumerMember | None:

@@ -128,23 +128,31 @@ class ConsumerGroups:
     def _remove(self, draft: Draft, member_ids: Collection[str], now: Now, out: Decision) -> ClassicGroup | None:
         """Take members out. If that leaves none of the new protocol, the classic group that it becomes comes back."""
         remove_members(draft, member_ids, self.setting.topics, now)
-        if not can_downgrade(draft.group, self.setting):
-            return None
+        return self._downgrade(draft, now, out) if can_downgrade(draft.group, self.setting) else None
+
+    def _downgrade(self, draft: Draft, now: Now, out: Decision) -> ClassicGroup:
         group_id = draft.group.group_id
         return downgrade(draft, self.setting, lambda: self._new_classic(group_id), now, out)
 
     # Members of the classic protocol ------------------------------------------------------------------------------
 
-    def classic_join(self, group: ConsumerGroup, command: JoinGroup, token: Token, now: Now) -> Decision:
+    def classic_join(
+        self, group: ConsumerGroup, command: JoinGroup, token: Token, now: Now
+    ) -> tuple[Decision, ClassicGroup | None]:
         out = Decision()
         try:
-            reply = decide_classic_join(group, command, self.setting, now, out)
+            reply, draft = decide_classic_join(group, command, self.setting, now, out)
         except Refused as refused:
             is_given = refused.code is ErrorCode.member_id_required
             member_id = f"{command.client_id[:255]}-{self.setting.new_unique_id()}" if is_given else command.member_id
-            return replied(token, JoinReply(error_code=refused.code, member_id=member_id))
+            return replied(token, JoinReply(error_code=refused.code, member_id=member_id)), None
+        downgraded = None
+        if can_downgrade(draft.group, self.setting):
+            # It has the seat of the last static member of the new protocol. It joins once more, a classic group.
+            downgraded = self._downgrade(draft, now, out)
+            reply = JoinReply(error_code=ErrorCode.rebalance_in_progress, member_id=reply.member_id)
         out.replies_on_commit.append(Reply(token, reply))
-        return out
+        return out, downgraded
 
     def classic_sync(self, group: ConsumerGroup, command: SyncGroup, token: Token, now: Now) -> Decision:
         try:
