@@ -1,6 +1,7 @@
 """The world of tests/coordinator/group/support.py with topics, and with members of the new protocol in it."""
 
 from collections.abc import Collection
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +39,7 @@ class ConsumerWorld(World):
     """`t` has six partitions, `u` has two."""
 
     def __init__(self, config: GroupConfig | None = None, auto_commit: bool = True) -> None:
+        self.topic_numbers = count(100)  # Ids of topics that are made later. None comes twice.
         self.topics = FakeTopics({"t": TopicMetadata(T, "t", 6), "u": TopicMetadata(U, "u", 2)})
         super().__init__(config, auto_commit)
 
@@ -46,13 +48,13 @@ class ConsumerWorld(World):
         shard.on_topics_changed(self.topics, ())
         return shard
 
-    def set_topic(self, name: str, count: int, topic_id: UUID | None = None) -> None:
+    def set_topic(self, name: str, partitions: int, topic_id: UUID | None = None) -> None:
         """Make it, or give it partitions; none: it is deleted."""
         topics = dict(self.topics.topics)
         old = topics.pop(name, None)
-        if count:
-            found = topic_id or (old.topic_id if old else UUID(int=100 + len(topics)))
-            topics[name] = TopicMetadata(found, name, count)
+        if partitions:
+            found = topic_id or (old.topic_id if old else UUID(int=next(self.topic_numbers)))
+            topics[name] = TopicMetadata(found, name, partitions)
         self.topics = FakeTopics(topics)
         self.shard.on_topics_changed(self.topics, [name])
 

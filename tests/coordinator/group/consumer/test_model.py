@@ -76,6 +76,8 @@ class ConsumerGroups(RuleBasedStateMachine):
             fields |= {"rebalance_timeout_ms": REBALANCE_MS, "topic_names": client.topics, "topic_regex": client.regex}
         if client.epoch == 0 or client.is_unsure or says_all or client.owned == client.told:
             fields["owned"] = client.owned
+            # What it said is what it goes by until it hears again: it does not take what it was told before.
+            client.told = client.owned
         client.token = self.world.send_beat(client.member_id, client.epoch, **fields)
         self.receive(client)
 

@@ -4,6 +4,9 @@
                          epoch until it has (UNREVOKED); else it is given what is free, and has the target's epoch.
     UNREVOKED            waits until the partitions that the member says it owns are without those. Then as above.
 
+What a member says it owns is taken at its word, as Kafka does: one that says so and then takes what an earlier answer
+gave it owns more than we know, until its next answer. Its commits are fenced by its epoch.
+
 A partition is given to a member only when no other has it or still has to give it up. That is all that keeps two from
 owning it, so `owner` must count both.
 """
