@@ -20,7 +20,7 @@ from rich.console import Console
 from bench import limits, report
 from bench.brokers import Broker, Kafka, Penstock
 from bench.java_load import JavaLoad
-from bench.workloads import FULL, QUICK, WORKLOADS, measure, start
+from bench.workloads import FULL, QUICK, WORKLOADS, measure, start, warm_up
 from compat.parts.cache import PartMissing
 
 ROUNDS = 3
@@ -51,6 +51,7 @@ def main() -> int:
                     if number == 0:
                         console.print(f"{kind.name}: {' '.join(map(_neutral, broker.command()))}", highlight=False)
                     _note(rounds, "start and memory", kind.name, start(broker))
+                    warm_up(broker, load, scale)
                     for order, workload in enumerate(workloads):
                         figures = measure(workload, broker, load, scale, order)
                         console.print(

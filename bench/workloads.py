@@ -113,6 +113,17 @@ def _waiting(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, t
     }
 
 
+def warm_up(broker: Broker, load: JavaLoad, scale: Scale) -> None:
+    """Give both JVMs, Kafka's and the load's, the time to compile what they are about to be measured with."""
+    topic = "warm-up"
+    broker.create_topic(topic)
+    count = scale.megabytes * 1000 // 4
+    load.produce(broker.bootstrap, topic, count=count, record_bytes=1000)
+    load.consume(broker.bootstrap, topic, count=count, record_bytes=1000)
+    load.small_requests(broker.bootstrap, topic, 50, scale.seconds)
+    broker.delete_topic(topic)
+
+
 def start(broker: Broker) -> Figures:
     """Of a broker that has just been started: how long that took, and what it holds with nothing to do."""
     time.sleep(1)
