@@ -30,7 +30,7 @@ def maybe_refresh(draft: Draft, topics: Topics, now: Now) -> bool:
 
 def _resolve_regexes(draft: Draft, topics: Topics, now: Now) -> None:
     group = draft.group
-    for regex in group.regexes.keys() - group.regex_counts.keys():
+    for regex in sorted(group.regexes.keys() - group.regex_counts.keys()):
         kind = RecordKind.REGULAR_EXPRESSION
         draft.write(ConsumerGroupTombstone(kind=kind, group_id=group.group_id, subject=regex))
     for regex in list(group.regex_counts):
