@@ -320,6 +320,24 @@ def test_after_a_failed_sync_the_next_start_writes_the_log_anew_until_a_stop_is_
     run(life())
 
 
+def test_a_second_try_to_open_a_log_whose_sync_failed_writes_it_anew(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        written = [append(logs.open(TP, TOPIC_ID, CONFIG))]
+        crashed = started(fs, tmp_path)
+        fs.before = fail("sync", suffix=".log", code=errno.EIO)
+        with pytest.raises(OSError, match="Input"):
+            crashed.open(TP, TOPIC_ID, CONFIG)
+        fs.before = succeed
+        inode = (tmp_path / "data" / "topic-0" / f"{0:020d}.log").stat().st_ino
+        log = crashed.open(TP, TOPIC_ID, CONFIG)
+        assert read_all(log) == written
+        assert (tmp_path / "data" / "topic-0" / f"{0:020d}.log").stat().st_ino != inode
+
+    run(life())
+
+
 def test_a_stop_is_not_clean_when_a_log_could_not_be_opened(tmp_path):
     async def life():
         fs = FailingFileSystem()

@@ -189,6 +189,7 @@ class LogManager:
             )
         except SyncFailed:
             self._mark_sync_failed()
+            self._distrust_cache = True  # Whoever tries again here would sync what the kernel now calls clean.
             raise
         if found_id is None:
             partition_log.note_new_entry(self.data_dir)
