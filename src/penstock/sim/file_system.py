@@ -49,13 +49,17 @@ class SimFile:
         self._disk().sync(self._inode, self.path)
 
     def close(self) -> None:
-        self._disk()
+        # Also for the dead: a generator of theirs that is collected closes its file, and nobody is there to be told.
+        self._check_open()
         self._closed = True
 
     def _disk(self) -> SimDisk:
+        self._check_open()
+        return self._file_system.disk()
+
+    def _check_open(self) -> None:
         if self._closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
-        return self._file_system.disk()
 
 
 class SimFileSystem:
