@@ -99,6 +99,39 @@ def test_an_unknown_producer_may_begin_anywhere_because_its_state_may_have_expir
     assert Broker().send(1234, 1235) == [0, 1]
 
 
+def test_nothing_overtakes_the_first_batch_that_the_disk_refused() -> None:
+    state = ProducerState()
+    first, second, third = header(sequence=0), header(sequence=1), header(sequence=2)
+    assert state.check(first) is None
+    state.on_refused(first)  # The next one is smaller and would fit.
+    for sent in (second, third):
+        with pytest.raises(Refused) as refused:
+            state.check(sent)
+        assert refused.value.code is ErrorCode.out_of_order_sequence_number
+        state.on_refused(sent)
+    assert state.check(first) is None
+    state.apply(first, 0, 0)
+    assert state.check(second) is None
+
+
+def test_a_new_epoch_does_not_wait_for_what_the_old_one_could_not_store() -> None:
+    state = ProducerState()
+    state.on_refused(header(sequence=0))
+    assert state.check(header(sequence=0, epoch=1)) is None
+    state.on_refused(header(sequence=0, epoch=1))
+    with pytest.raises(Refused):
+        state.check(header(sequence=1, epoch=1))
+
+
+def test_what_is_remembered_of_refused_batches_is_bounded() -> None:
+    state = ProducerState(producers_max=3)
+    for pid in range(1, 6):
+        state.on_refused(header(0, pid=pid))
+    assert state.check(header(1, pid=1)) is None
+    with pytest.raises(Refused):
+        state.check(header(1, pid=5))
+
+
 def test_producers_do_not_see_each_other() -> None:
     broker = Broker()
     assert broker.produce(header(0, pid=1)) == 0

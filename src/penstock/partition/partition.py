@@ -162,7 +162,12 @@ class Partition:
             max_timestamp = append_time = now_ms
         base_offset = partition_log.log_end
         stamp(batch, 0, base_offset, self.leader_epoch)
-        next_offset = self._store(batch, header.last_offset_delta, max_timestamp)
+        try:
+            next_offset = self._store(batch, header.last_offset_delta, max_timestamp)
+        except Refused:
+            if header.producer_id != NO_PRODUCER_ID:
+                self.producers.on_refused(header)
+            raise
         if header.producer_id != NO_PRODUCER_ID:
             self.producers.apply(header, base_offset, now_ms)
         self._producer_files.on_appended(self.producers, len(batch))

@@ -85,6 +85,9 @@ class ProducerState:
     def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
         self.producers: dict[int, Producer] = {}
         self.evicted_count = 0  # Since the start: more than 0 means retries that could not be recognised.
+        # Producer id → (epoch, sequence) of a first batch that the disk refused. Not kept over a restart: whoever lost
+        # its connection sends again in order.
+        self._refused_first: dict[int, tuple[int, int]] = {}
         self._producers_max = producers_max
 
     # Deciding
@@ -111,7 +114,13 @@ class ProducerState:
             raise Refused(ErrorCode.invalid_producer_epoch, f"{_name(header)}: there is no such epoch")
         if producer is None:
             # Any sequence, as in Kafka: a producer that was silent for a day, or whose records were deleted, goes on
-            # where it was. Who never wrote here begins at 0 on its own account.
+            # where it was. Who never wrote here begins at 0 on its own account. But nothing overtakes a first batch
+            # that will be sent again: it would then be refused for ever.
+            refused_epoch, refused = self._refused_first.get(header.producer_id, (epoch, first))
+            if refused_epoch == epoch and refused != first:
+                raise Refused(
+                    ErrorCode.out_of_order_sequence_number, f"{_name(header)}: {first} before {refused} was stored"
+                )
             return None
         if epoch < producer.epoch:
             raise Refused(ErrorCode.invalid_producer_epoch, f"{_name(header)}: epoch {producer.epoch} has taken over")
@@ -138,6 +147,16 @@ class ProducerState:
         )
 
     # Changing
+
+    def on_refused(self, header: BatchHeader) -> None:
+        """A batch that was to be appended could not be written. If it is its producer's first, others wait for it."""
+        if header.producer_id in self.producers:
+            return  # Its next sequence stays what it was.
+        refused = self._refused_first
+        if header.producer_epoch > refused.get(header.producer_id, (-1, 0))[0]:
+            refused[header.producer_id] = (header.producer_epoch, header.base_sequence)
+        if len(refused) > self._producers_max:
+            del refused[next(iter(refused))]
 
     def apply(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Take note of a batch at `base_offset`. The log is right: whatever it holds is taken as it is.
@@ -175,6 +194,7 @@ class ProducerState:
         if excess >= 0:
             self.evict(excess + max(1, self._producers_max // EVICTED_SHARE))
         producer = self.producers[header.producer_id] = Producer(header.producer_epoch, 0, 0, 0)
+        self._refused_first.pop(header.producer_id, None)
         return producer
 
     # Forgetting
@@ -182,6 +202,7 @@ class ProducerState:
     def clear(self) -> None:
         """Forget everything, before a replay."""
         self.producers.clear()
+        self._refused_first.clear()
 
     def expire(self, now_ms: int, expiration_ms: int = EXPIRATION_MS) -> int:
         """Forget who was silent for `expiration_ms`; gives how many."""
