@@ -11,6 +11,7 @@ from .broker import Broker
 from .client_kinds import CONFLUENT
 from .exchange import Exchange
 from .kafka_tools import DUMP_LOG_SEGMENTS, KafkaTools
+from .missing_parts import skip_when_missing
 
 pytestmark = pytest.mark.stops_the_broker
 
@@ -30,6 +31,15 @@ def data(broker: Broker, exchange: Exchange) -> Path:
         )
     broker.stop()
     return broker.data
+
+
+@pytest.fixture(scope="module")
+def kafka_tools(data: Path) -> Iterator[KafkaTools]:
+    """In a JVM of their own: admin clients that tools left behind in the other complain once the broker is gone."""
+    with skip_when_missing("Kafka's command-line tools"):
+        tools = KafkaTools("")
+    yield tools
+    tools.close()
 
 
 def _files(data: Path, exchange: Exchange, suffix: str) -> list[Path]:
