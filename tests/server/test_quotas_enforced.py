@@ -1,5 +1,6 @@
 """Quotas in a running broker: replies leave at once and say how long, and for so long nothing more is taken."""
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -256,16 +257,14 @@ def test_a_long_poll_is_not_time_that_a_client_used(tmp_path: Path) -> None:
 def test_connections_above_the_rate_of_their_address_are_held_and_closed(tmp_path: Path) -> None:
     async def scenario(broker: RunningBroker) -> None:
         await set_quota(broker, [("ip", "127.0.0.1")], connection_creation_rate=1.0)
-        served, refused = [], []
+        clients = []
         for _ in range(14):
             client = await broker.connect()
             client.send(ApiKey.API_VERSIONS, 0)
-            (refused if await client.is_silent(0.05) else served).append(client)
-        assert 9 <= len(served) <= 12  # The one that set the quota came before it.
-        assert refused
-        for client in refused:
-            assert await client.is_closed_by_broker()
-        for client in served:
+            clients.append(client)
+        refused = await asyncio.gather(*(client.is_closed_by_broker() for client in clients))
+        assert 2 <= sum(refused) <= 5  # The one that set the quota came before it.
+        for client in clients:
             client.close()
 
     run(scenario, tmp_path)
