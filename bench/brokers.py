@@ -1,23 +1,16 @@
 """The brokers that are compared: Penstock and Apache Kafka, one process each, started anew for every round."""
 
-import abc
 import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.process import MeasuredProcess
 from bench.raw_load import answers
+from bench.server import Server
 from compat.parts import java
 from compat.reference_kafka import CLUSTER_ID
 from ports import HOST, free_port
-
-START_S_MAX = 60
 
 # As Kafka's own start script has them.
 KAFKA_JVM = (
@@ -26,42 +19,21 @@ KAFKA_JVM = (
 )  # fmt: skip
 
 
-class Broker(abc.ABC):
-    name: str
+class Broker(Server):
     fsync_config: ClassVar[dict[str, str]]  # Of a topic whose records are synced before they are acknowledged.
     os_config: ClassVar[dict[str, str]]  # Of a topic whose records are left to the operating system.
 
-    def __init__(self, directory: Path) -> None:
-        self._home = tempfile.TemporaryDirectory(prefix=f"{self.name}-", dir=directory)
-        self.directory = Path(self._home.name)
-        self.port = free_port()
-        self.bootstrap = f"{HOST}:{self.port}"
-        self.start_s = 0.0
+    @property
+    def bootstrap(self) -> str:
+        return self.address
 
-    @abc.abstractmethod
-    def command(self) -> list[str]: ...
-
-    @abc.abstractmethod
-    def prepare(self) -> None:
-        """What is done once, before the first start: not part of the time that a start takes."""
+    def is_ready(self) -> bool:
+        return answers(self.port)
 
     def __enter__(self) -> Self:
-        self.prepare()
-        start = time.perf_counter()
-        self.process = MeasuredProcess(self.command(), self.directory / "log")
-        while not answers(self.port):
-            if not self.process.is_running or time.perf_counter() - start > START_S_MAX:
-                raise RuntimeError(f"{self.name} did not start: {self.process.log.read_text()[-2000:]}")
-            time.sleep(0.005)
-        self.start_s = time.perf_counter() - start
-        self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        super().__enter__()
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.stop()
-        self._home.cleanup()
 
     def create_topic(self, name: str, *, partitions: int = 1, is_synced: bool = False) -> None:
         config = self.fsync_config if is_synced else self.os_config

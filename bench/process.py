@@ -1,6 +1,8 @@
-"""A process under measurement: what it has used of the machine so far."""
+"""A process under measurement, with its children: what they have used of the machine so far."""
 
+import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,9 +25,8 @@ class MeasuredProcess:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time of all its threads, in user and kernel."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+        """Processor time of all threads, in user and kernel, and of the children that have ended."""
+        return sum(self._cpu_ticks(pid) for pid in self._tree()) / CLOCK_TICKS
 
     @property
     def resident_mb(self) -> float:
@@ -35,16 +36,40 @@ class MeasuredProcess:
     def peak_mb(self) -> float:
         return self._status_mb("VmHWM:")
 
-    def _status_mb(self, name: str) -> float:
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-            if line.startswith(name):
-                return int(line.split()[1]) / 1024
-        raise RuntimeError(f"{self.log.read_text()[-2000:]}\nthe process is gone")
-
     def stop(self) -> None:
+        tree = self._tree()
         self._process.terminate()
         try:
             self._process.wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            for pid in tree:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self._process.wait()
+
+    def _tree(self) -> list[int]:
+        """The process and all below it."""
+        pids = [self._process.pid]
+        for pid in pids:
+            for children in Path("/proc", str(pid), "task").glob("*/children"):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # A thread that has just ended.
+                    pids += map(int, children.read_text().split())
+        return pids
+
+    def _cpu_ticks(self, pid: int) -> int:
+        fields = _read(pid, "stat").rpartition(")")[2].split()
+        return sum(map(int, fields[11:15]))
+
+    def _status_mb(self, name: str) -> float:
+        if not self.is_running:
+            raise RuntimeError(f"{self.log.read_text()[-2000:]}\nthe process is gone")
+        lines = [line for pid in self._tree() for line in _read(pid, "status").splitlines()]
+        return sum(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+
+def _read(pid: int, name: str) -> str:
+    """What the kernel says of a process; zeros of one that has just ended."""
+    try:
+        return Path("/proc", str(pid), name).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ") " + "0 " * 15
