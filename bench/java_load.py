@@ -3,22 +3,13 @@
 One JVM runs them all, against all brokers in turn, so that each of them meets compiled code.
 """
 
-from typing import NamedTuple
-
+from bench.latencies import Latencies
 from compat.kafka_tools import CONSUMER_PERFORMANCE, PRODUCER_PERFORMANCE, KafkaTools
 from compat.parts import java
 
 END_TO_END_LATENCY = "org.apache.kafka.tools.EndToEndLatency"
 LOAD_JVM = ("-Xmx2g", "-XX:+UseG1GC")
 BYTES_PER_MB = 1_000_000
-
-
-class Latencies(NamedTuple):
-    count: int
-    seconds: float
-    p50_ms: float
-    p99_ms: float
-    p999_ms: float
 
 
 class JavaLoad:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from bench.brokers import Broker
 from bench.java_load import JavaLoad
-from bench.rdkafka_load import produce as rdkafka_produce
+from bench.rdkafka_load import RdkafkaLoad
+from bench.server import Server
 from bench.waiting_load import deliver_to_waiting
 
 Figures = dict[str, float]
@@ -80,10 +81,10 @@ def _produce_defaults(workload: Workload, broker: Broker, load: JavaLoad, scale:
 
 
 def _rdkafka(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, topic: str) -> Figures:
-    count = scale.megabytes * 1_000_000 // workload.record_bytes
     cpu_s = broker.process.cpu_s
-    produced = rdkafka_produce(broker.bootstrap, topic, count=count, record_bytes=workload.record_bytes)
-    return {"MB/s": produced, "CPU s per GB": (broker.process.cpu_s - cpu_s) * 1000 / scale.megabytes}
+    moved = RdkafkaLoad(broker.port).produce(topic, workload.record_bytes, scale.seconds / 4)
+    megabytes = moved.count * workload.record_bytes / 1e6
+    return {"MB/s": megabytes / moved.seconds, "CPU s per GB": (broker.process.cpu_s - cpu_s) * 1000 / megabytes}
 
 
 def _at_rate(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, topic: str) -> Figures:
@@ -124,10 +125,10 @@ def warm_up(broker: Broker, load: JavaLoad, scale: Scale) -> None:
     broker.delete_topic(topic)
 
 
-def start(broker: Broker) -> Figures:
-    """Of a broker that has just been started: how long that took, and what it holds with nothing to do."""
+def start(server: Server) -> Figures:
+    """Of a server that has just been started: how long that took, and what it holds with nothing to do."""
     time.sleep(1)
-    return {"start s": broker.start_s, "idle MB": broker.process.resident_mb}
+    return {"start s": server.start_s, "idle MB": server.process.resident_mb}
 
 
 WORKLOADS = [
