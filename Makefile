@@ -24,7 +24,7 @@ check: .venv/dev.stamp ## Lint, types and layering.
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: .venv/bench.stamp ## Measure Penstock against Apache Kafka on this machine. QUICK=1: under three minutes.
+bench: .venv/bench.stamp ## Measure Penstock against Kafka, NATS, RabbitMQ and Redis here. QUICK=1: under three minutes.
 	QUICK=$(QUICK) $(BIN)/python -m bench
 	$(BIN)/python -m bench.groups
 
@@ -60,6 +60,6 @@ clean: ## Remove what the other targets made (not your data).
 	@touch $@
 
 .venv/bench.stamp: requirements-bench.lock | .venv/dev.stamp
-	@echo "Installing what draws the pictures ..."
+	@echo "Installing the peers' clients, and what draws the pictures ..."
 	@$(PIP) install --require-hashes -r requirements-bench.lock
 	@touch $@

@@ -11,16 +11,17 @@ import platform
 import statistics
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
 from bench import limits, report
-from bench.brokers import Broker, Kafka, Penstock
+from bench.brokers import Kafka, Penstock
 from bench.java_load import JavaLoad
-from bench.workloads import FULL, QUICK, WORKLOADS, measure, start, warm_up
+from bench.peer_workloads import PEER_WORKLOADS
+from bench.run import Run
+from bench.workloads import FULL, QUICK, WORKLOADS
 from compat.parts.cache import PartMissing
 
 ROUNDS = 3
@@ -30,40 +31,30 @@ OUT = Path(__file__).parent / "out"
 def main() -> int:
     options = _options()
     console = Console(width=140)
-    scale = QUICK if options.quick else FULL
     workloads = [workload for workload in WORKLOADS if options.only in workload.name]
     if options.quick:
         workloads = [workload for workload in workloads if workload.partitions <= 12]
-    rounds: report.Rounds = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    peer_workloads = [workload for workload in PEER_WORKLOADS if options.only in workload.name]
     try:
         load = JavaLoad()
     except PartMissing as missing:
         console.print(f"[red]Apache Kafka and its tools cannot be had here: {missing}")
         return 1
     with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)
-        ceiling = _limits(place, 1 if options.quick else 3)
+        run = Run(console, Path(directory), QUICK if options.quick else FULL)
+        ceiling = _limits(run.place, 1 if options.quick else 3)
         console.print("This machine's limits: " + ", ".join(f"{name} {value:,.0f}" for name, value in ceiling.items()))
         for number in range(1 if options.quick else ROUNDS):
-            kinds: list[type[Broker]] = [Penstock, Kafka] if number % 2 == 0 else [Kafka, Penstock]
-            for kind in kinds:
-                with kind(place) as broker:
-                    if number == 0:
-                        console.print(f"{kind.name}: {' '.join(map(_neutral, broker.command()))}", highlight=False)
-                    _note(rounds, "start and memory", kind.name, start(broker))
-                    warm_up(broker, load, scale)
-                    for order, workload in enumerate(workloads):
-                        figures = measure(workload, broker, load, scale, order)
-                        console.print(
-                            f"  round {number + 1}, {kind.name}, {workload.name}: "
-                            + ", ".join(f"{name} {value:.3g}" for name, value in figures.items()),
-                            highlight=False,
-                        )
-                        _note(rounds, workload.name, kind.name, figures)
-                    _note(rounds, "start and memory", kind.name, {"peak MB": broker.process.peak_mb})
+            if workloads:
+                run.compare_with_kafka(workloads, load, number)
+            if peer_workloads:
+                run.compare_with_peers(peer_workloads, number)
     load.close()
-    report.print_table(console, rounds, Penstock.name, Kafka.name)
-    report.write(rounds, ceiling, _machine(), OUT)
+    if workloads:
+        report.print_table(console, run.rounds, Penstock.name, Kafka.name)
+    if peer_workloads:
+        report.print_peers(console, run.peers, Penstock.name)
+    report.write(run.rounds, run.peers, ceiling, _machine(), OUT)
     console.print(f"All figures and the pictures are in {OUT.relative_to(Path.cwd())}/")
     return 0
 
@@ -73,11 +64,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", default=bool(os.environ.get("QUICK")), help="one short round")
     parser.add_argument("--only", default="", metavar="TEXT", help="only workloads with TEXT in their name")
     return parser.parse_args()
-
-
-def _note(rounds: report.Rounds, workload: str, broker: str, figures: dict[str, float]) -> None:
-    for figure, value in figures.items():
-        rounds[workload][figure][broker].append(value)
 
 
 def _limits(place: Path, times: int) -> dict[str, float]:
@@ -91,11 +77,6 @@ def _limits(place: Path, times: int) -> dict[str, float]:
         "crc32c MB/s": median(limits.checksum_mb_per_s),
         "fdatasync/s": median(lambda: limits.syncs_per_s(place)),
     }
-
-
-def _neutral(word: str) -> str:
-    """A word of a command line without this machine's folders."""
-    return word if len(word) < 120 and not word.startswith("/") else f".../{Path(word.split(':')[0]).name}"
 
 
 def _machine() -> dict[str, str]:

@@ -2,15 +2,29 @@
 
 import json
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bench.workloads import LOWER_IS_BETTER
 
 Rounds = dict[str, dict[str, dict[str, list[float]]]]  # Workload → figure → broker → one value a round.
+
+
+def new_rounds() -> Rounds:
+    return defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+
+
+@dataclass
+class PeerRounds:
+    rounds: Rounds = field(default_factory=new_rounds)
+    legend: dict[str, str] = field(default_factory=dict)  # Server → its version, client and durability.
+    missing: dict[str, str] = field(default_factory=dict)  # Server → why there is nothing of it, or not all.
 
 
 def is_lower_better(figure: str) -> bool:
@@ -24,25 +38,46 @@ def print_table(console: Console, rounds: Rounds, own: str, peer: str) -> None:
             ours, theirs = values.get(own, []), values.get(peer, [])
             if not ours or not theirs:
                 continue
-            ratio = statistics.median(ours) / max(1e-9, statistics.median(theirs))
-            is_ahead = ratio < 1 if is_lower_better(figure) else ratio > 1
             table.add_row(
                 workload,
                 figure,
-                _short(statistics.median(ours)),
-                _short(statistics.median(theirs)),
-                f"[{'green' if is_ahead else 'red'}]{ratio:.2f}x[/]",
-                f"{_spread(ours)}, {_spread(theirs)}",
+                _median(ours),
+                _median(theirs),
+                _ratio(figure, ours, theirs),
+                f"{_spread(ours):.1f}x, {_spread(theirs):.1f}x",
             )
     console.print(table)
 
 
-def write(rounds: Rounds, limits: Mapping[str, float], machine: Mapping[str, str], out: Path) -> None:
+def print_peers(console: Console, peers: PeerRounds, own: str) -> None:
+    """Each peer's median, and in brackets how many times of it is our own."""
+    others = [name for name in peers.legend if name != own]
+    table = Table("workload", "figure", own, *(f"{name} (own protocol)" for name in others), "spread")
+    for workload, figures in peers.rounds.items():
+        for figure, values in figures.items():
+            ours = values.get(own, [])
+            cells = [_beside(figure, ours, values.get(name, [])) for name in others]
+            table.add_row(workload, figure, _median(ours), *cells, f"{max(map(_spread, values.values())):.1f}x")
+    console.print(f"Other protocols, each with its client in Python (in brackets: {own} / peer; spread: the largest)")
+    console.print(table)
+    for name, text in peers.legend.items():
+        console.print(f"{name} {text}", highlight=False)
+    for name, reason in peers.missing.items():
+        console.print(f"[red]{name} is missing: {escape(reason)}", highlight=False)
+    console.print("Throughput and latency here are of a client in Python: it, not the server, is usually the limit.")
+    console.print("What the servers themselves need stands under CPU, memory and start.")
+
+
+def write(
+    rounds: Rounds, peers: PeerRounds, limits: Mapping[str, float], machine: Mapping[str, str], out: Path
+) -> None:
     out.mkdir(exist_ok=True)
-    result = {"machine": machine, "limits": limits, "rounds": rounds}
+    result = {"machine": machine, "limits": limits, "rounds": rounds, "other protocols": vars(peers)}
     (out / "bench.json").write_text(json.dumps(result, indent=2))
     for workload, figures in rounds.items():
         _draw(workload, figures, out)
+    for workload, figures in peers.rounds.items():
+        _draw(f"other protocols, {workload}", figures, out)
 
 
 def _draw(workload: str, figures: dict[str, dict[str, list[float]]], out: Path) -> None:
@@ -57,7 +92,7 @@ def _draw(workload: str, figures: dict[str, dict[str, list[float]]], out: Path) 
             axis.bar(position, statistics.median(samples), width=0.6, label=broker)
             axis.plot([position] * len(samples), samples, "k.", markersize=4)
         axis.set_title(name, fontsize=9)
-        axis.set_xticks(range(len(values)), list(values), fontsize=8)
+        axis.set_xticks(range(len(values)), [name.split()[0] for name in values], fontsize=7)
         axis.set_ylim(bottom=0)
     figure.suptitle(f"{workload} (bars: medians, dots: rounds)", fontsize=9)
     figure.tight_layout()
@@ -66,10 +101,23 @@ def _draw(workload: str, figures: dict[str, dict[str, list[float]]], out: Path) 
     pyplot.close(figure)
 
 
-def _short(value: float) -> str:
+def _beside(figure: str, ours: list[float], theirs: list[float]) -> str:
+    return f"{_median(theirs)} ({_ratio(figure, ours, theirs)})" if ours and theirs else _median(theirs)
+
+
+def _ratio(figure: str, ours: list[float], theirs: list[float]) -> str:
+    ratio = statistics.median(ours) / max(1e-9, statistics.median(theirs))
+    is_ahead = ratio < 1 if is_lower_better(figure) else ratio > 1
+    return f"[{'green' if is_ahead else 'red'}]{ratio:.2f}x[/]"
+
+
+def _median(values: list[float]) -> str:
+    if not values:
+        return "-"
+    value = statistics.median(values)
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _spread(values: list[float]) -> str:
+def _spread(values: list[float]) -> float:
     """The largest by the smallest."""
-    return f"{max(values) / max(1e-9, min(values)):.1f}x"
+    return max(values) / max(1e-9, min(values))

@@ -1,0 +1,1 @@
+"""Servers with other protocols than Kafka's: how each is had, started and stopped."""
