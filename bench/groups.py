@@ -43,6 +43,7 @@ class Member:
 
     async def connect(self) -> None:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        await self.find_coordinator()  # Whoever asks nothing for ten seconds is closed.
 
     async def find_coordinator(self) -> int:
         reply = await self._ask(ApiKey.FIND_COORDINATOR, FIND_VERSION, Struct(key=self._group_id, key_type=0))

@@ -30,7 +30,7 @@ def test_10000_idle_connections_cost_less_than_300_megabytes(new_broker: NewBrok
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < CONNECTIONS + 500:
         pytest.skip(f"NOT TESTED: {CONNECTIONS:,} connections. The system allows {hard:,} descriptors to a process")
-    broker = new_broker(config={"max.connections": str(CONNECTIONS + 100)})
+    broker = new_broker()
     with running(broker), ExitStack() as crowds:
         place = create_topic(broker.bootstrap, "alive")[0]
         assert produce_one(broker.bootstrap, place, b"a:0:") is None

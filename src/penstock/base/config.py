@@ -61,7 +61,7 @@ class BrokerConfig:
 
     socket_request_max_bytes: int = 100 << 20  # Kafka's. A larger frame closes the connection before it is received.
     connections_max_idle_ms: int = 600_000  # Just above the nine minutes after which clients close idle connections.
-    max_connections: int = 10_000  # Below the descriptors that systemd and Docker usually grant (64 K), files included.
+    max_connections: int = 40_000  # With files, below the 64 K descriptors that systemd and Docker usually grant.
     max_connections_per_ip: int = INT_MAX  # Many clients can sit behind one address, so the owner decides.
     max_connection_creation_rate: int = INT_MAX  # As Kafka: after an outage everyone comes back at once.
     # Every client sends its first request at once, and whoever is closed before it has lost nothing.
