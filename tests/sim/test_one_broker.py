@@ -4,49 +4,24 @@ A seed that fails prints `seed=… step=…` and its scenario. Add it to seeds.t
 certain seeds: `PENSTOCK_SIM_SEEDS=17 pytest tests/sim/test_one_broker.py`, or a range, `1-20000`.
 """
 
-import gc
 import itertools
-import os
-import subprocess
-import sys
-from pathlib import Path
+
+from seed_runs import SeedRuns
 
 from penstock.sim.disk import SimDisk
 from penstock.sim.inode import Inode
 from penstock.sim.one_broker import run
 from penstock.sim.scenario import Outage, Scenario
 
-FAILURES_SHOWN_MAX = 3
-COLLECT_EVERY = 100  # Runs leave cycles behind (tasks, transports); a collection costs about as much as a run.
-
-
-def chosen_seeds() -> range:
-    first, _, last = os.environ.get("PENSTOCK_SIM_SEEDS", "1-1000").partition("-")
-    return range(int(first), int(last or first) + 1)
-
-
-def kept_seeds() -> list[int]:
-    lines = Path(__file__).with_name("seeds.txt").read_text().splitlines()
-    return [int(line.split("#")[0]) for line in lines if line.split("#")[0].strip()]
+SEEDS = SeedRuns(run, kept="seeds.txt", variable="PENSTOCK_SIM_SEEDS", default="1-1000")
 
 
 def test_seeds_that_once_failed():
-    for seed in kept_seeds():
-        report = run(seed)
-        assert not report.problems, str(report)
+    SEEDS.check_kept()
 
 
 def test_a_thousand_seeds():
-    failed = []
-    for number, seed in enumerate(chosen_seeds()):
-        report = run(seed)
-        if report.problems:
-            failed.append(report)
-            if len(failed) == FAILURES_SHOWN_MAX:
-                break
-        if number % COLLECT_EVERY == 0:
-            gc.collect()
-    assert not failed, "\n\n".join(map(str, failed))
+    SEEDS.check_chosen()
 
 
 def varied_seeds(count: int) -> list[int]:
@@ -61,40 +36,11 @@ def ends_by(seed: int, end: Outage) -> bool:
 
 
 def test_a_seed_gives_the_same_run_twice():
-    for seed in varied_seeds(2):
-        first, second = run(seed), run(seed)
-        assert first.trace.digest() == second.trace.digest(), f"seed={seed}"
-        assert first.steps == second.steps
+    SEEDS.check_twice(varied_seeds(2))
 
 
 def test_a_seed_gives_the_same_run_in_another_process():
-    """Other hashes of strings, and other addresses: whoever iterates over a set of either gives himself away."""
-    seeds = varied_seeds(4)
-    script = """
-import sys
-moved = [object() for _ in range(int(sys.argv[1]))]
-from penstock.sim.one_broker import run
-print([run(int(seed)).trace.digest() for seed in sys.argv[2:]])
-"""
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", script, size, *map(str, seeds)],
-            env={**os.environ, "PYTHONHASHSEED": size},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for size in ("1", "54321")
-    }
-    assert outputs == {f"{[run(seed).trace.digest() for seed in seeds]}\n".encode()}
-
-
-def problems_of(seeds: range) -> str:
-    """The problems of the first seed that has some."""
-    for seed in seeds:
-        problems = run(seed).problems
-        if problems:
-            return "\n".join(problems)
-    return ""
+    SEEDS.check_elsewhere(varied_seeds(4))
 
 
 # The simulation is worth something only if it finds what it is there to find.
@@ -102,12 +48,12 @@ def problems_of(seeds: range) -> str:
 
 def test_a_disk_that_does_not_sync_is_found_out(monkeypatch):
     monkeypatch.setattr(Inode, "sync", lambda self, begun: None)
-    assert "acked-lost" in problems_of(range(1, 100))
+    assert "acked-lost" in SEEDS.problems_of(range(1, 100))
 
 
 def test_a_disk_that_forgets_names_is_found_out(monkeypatch):
     monkeypatch.setattr(SimDisk, "sync_dir", lambda self, path: None)
-    assert "lost" in problems_of(range(1, 100))
+    assert "lost" in SEEDS.problems_of(range(1, 100))
 
 
 def test_an_answer_before_the_sync_is_found_out(monkeypatch):
@@ -120,4 +66,4 @@ def test_an_answer_before_the_sync_is_found_out(monkeypatch):
         honest(self, flush._replace(end=self.log_end))
 
     monkeypatch.setattr(Log, "on_flushed", hasty)
-    assert "acked-lost" in problems_of(range(1, 300))
+    assert "acked-lost" in SEEDS.problems_of(range(1, 300))
