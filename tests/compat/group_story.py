@@ -151,6 +151,21 @@ def short_story(group: Group, kinds: Sequence[MemberKind]) -> None:
     _finish(group, rest, kinds[0])
 
 
+def paused_story(group: Group, kinds: Sequence[MemberKind]) -> None:
+    """As the full one, for a client that cannot be told to hold a commit back."""
+    group.writer.start()
+    first, killed, paused, last = [group.join(kind) for kind in itertools.islice(itertools.cycle(kinds), 4)]
+    group.wait_until_shared_by(first, killed, paused, last)
+    first.leave()
+    group.wait_until_shared_by(killed, paused, last)
+    paused.pause()
+    killed.kill()
+    group.wait_until_shared_by(last)
+    paused.resume()
+    group.wait_until_shared_by(paused, last)
+    _finish(group, [paused, last], kinds[0])
+
+
 def migration_story(group: Group, kinds: Sequence[MemberKind]) -> None:
     """From the classic protocol to the new one and back, member by member, while a producer keeps writing."""
     classic, other_classic, new, other_new = kinds

@@ -24,7 +24,7 @@ from .group_member import (
     KAFKAJS,
     MemberKind,
 )
-from .group_story import Group, full_story, migration_story, open_group, short_story
+from .group_story import Group, full_story, migration_story, open_group, paused_story, short_story
 from .missing_parts import skip_when_missing
 
 STORIES_AT_ONCE = 4
@@ -45,9 +45,9 @@ STORIES = [
     Story("confluent-kafka-cooperative-sticky", "cooperative-sticky", (CONFLUENT,), full_story),
     Story("five-clients-range", "range", (CONFLUENT, KAFKA_PYTHON, JAVA, FRANZ_GO, AIOKAFKA), short_story),
     Story("three-clients-cooperative-sticky", "cooperative-sticky", (FRANZ_GO, CONFLUENT, JAVA), short_story),
-    Story("kafka-python-range", "range", (KAFKA_PYTHON,) * 3, short_story),
-    Story("aiokafka-roundrobin", "roundrobin", (AIOKAFKA,) * 3, short_story),
-    Story("kafkajs-roundrobin", "roundrobin", (KAFKAJS,) * 3, short_story),
+    Story("kafka-python-range", "range", (KAFKA_PYTHON,), full_story),
+    Story("aiokafka-roundrobin", "roundrobin", (AIOKAFKA,), full_story),
+    Story("kafkajs-roundrobin", "roundrobin", (KAFKAJS,), paused_story),
     Story("confluent-kafka-848", "range", (CONFLUENT_848,), full_story),
     Story("java-848", "range", (JAVA_848,), full_story),
     Story("both-848", "range", (JAVA_848_RANGE, CONFLUENT_848, JAVA_848), short_story),
@@ -59,7 +59,7 @@ STORIES = [
         (JAVA, CONFLUENT, CONFLUENT_848, JAVA_848),
         migration_story,
     ),
-    Story("franz-go-cooperative-sticky", "cooperative-sticky", (FRANZ_GO,) * 3, short_story),
+    Story("franz-go-cooperative-sticky", "cooperative-sticky", (FRANZ_GO,), full_story),
 ]
 
 

@@ -44,7 +44,9 @@ async function onBatch({ batch }) {
     tell('committed', facts)
   } catch (error) {
     tell('refused', { ...facts, error: `${error.name} ${error.message}` })
-    throw error // kafkajs joins again when the batch fails.
+    // A batch that fails makes kafkajs try again or join anew, but one that fails for good ends it. That is what it is
+    // told when it was shut out; its next heartbeat makes it join again.
+    if (error.retriable !== false) throw error
   }
 }
 

@@ -51,6 +51,7 @@ class Story:
     def __init__(self) -> None:
         self.generation = -1
         self.owned: set[int] = set()
+        self._revoked: set[int] = set()
         self._lock = threading.Lock()
 
     def tell(self, event: str, **facts: object) -> None:
@@ -66,7 +67,13 @@ class Story:
 
     def revoked(self, partitions: set[int]) -> None:
         self.owned -= partitions
+        self._revoked |= partitions
         self.tell("revoked", partitions=sorted(partitions))
+
+    def take_revoked(self) -> set[int]:
+        """What was taken from it since it was last asked, whether or not it was given back."""
+        revoked, self._revoked = self._revoked, set()
+        return revoked
 
     def records(self, records: Records) -> None:
         self.tell("records", generation=self.generation, records=records)
@@ -113,7 +120,8 @@ def run(member: Member, story: Story) -> None:
         if is_holding:
             continue
         records = member.poll()
-        unsaved = {partition: offset for partition, offset in unsaved.items() if partition in story.owned}
+        revoked = story.take_revoked()
+        unsaved = {partition: offset for partition, offset in unsaved.items() if partition not in revoked}
         if records:
             story.records(records)
             unsaved |= {partition: offset + 1 for partition, offset, _ in records}
