@@ -52,6 +52,7 @@ clean: ## Remove what the other targets made (not your data).
 	@echo "Installing the broker ..."
 	@$(PIP) install --require-hashes -r requirements.lock
 	@$(PIP) install --no-deps --editable .
+	@$(BIN)/python -m compileall -q src/penstock
 	@touch $@
 
 .venv/dev.stamp: requirements-dev.lock | .venv/core.stamp
