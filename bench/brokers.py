@@ -19,8 +19,8 @@ KAFKA_JVM = (
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
 )  # fmt: skip
 
-# Loaded at once, one of Kafka's twelve partitions refused its producer for two minutes: out of order sequence numbers.
-# The cause was not looked for; with this pause it was not seen again.
+# Kafka says that a topic is made before its partitions answer, and refuses raw requests at first. Loaded at once, one
+# of twelve partitions refused its producer for two minutes: out of order sequence numbers, for a reason not looked for.
 SETTLE_S = 0.5
 
 
@@ -44,8 +44,7 @@ class Broker(Server):
         config = self.fsync_config if is_synced else self.os_config
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
         self._admin.create_topics([topic])[name].result(60)
-        if partitions > 1:
-            time.sleep(SETTLE_S)
+        time.sleep(SETTLE_S)
 
     def delete_topic(self, name: str) -> None:
         """Each workload cleans up: a page cache full of the last one's records would slow down the next."""

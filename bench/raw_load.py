@@ -4,13 +4,14 @@ import socket
 import struct
 import time
 
+from penstock.base.errors import ErrorCode
 from penstock.server.api import ApiKey
 from penstock.wire.batch import Record, build_batch
-from penstock.wire.codec import Struct, request_writer
+from penstock.wire.codec import Struct, request_writer, response_reader
 
 PRODUCE_VERSION = 7
-CREATE_TOPICS_VERSION = 4
 FETCH_VERSION = 11
+CORRELATION_BYTES = 4
 
 
 def answers(port: int) -> bool:
@@ -32,18 +33,6 @@ class RawClient:
     def close(self) -> None:
         self._socket.close()
 
-    def create_topic(self, name: str, durability: str) -> None:
-        topic = Struct(
-            name=name,
-            num_partitions=1,
-            replication_factor=1,
-            assignments=[],
-            configs=[Struct(name="penstock.durability", value=durability)],
-        )
-        message = Struct(topics=[topic], timeout_ms=10_000, validate_only=False)
-        self._socket.sendall(_frame(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, message))
-        self._reply()
-
     def produce(self, topic: str, record_bytes: int, records: int, requests: int, in_flight: int) -> float:
         """Seconds for `requests` batches of `records`, with `in_flight` requests open."""
         now_ms = int(time.time() * 1000)
@@ -61,7 +50,8 @@ class RawClient:
             while sent < requests and sent - answered < in_flight:
                 self._socket.sendall(frame)
                 sent += 1
-            self._reply()
+            answer, _ = response_reader(ApiKey.PRODUCE, PRODUCE_VERSION)(self._reply(), CORRELATION_BYTES)
+            check(answer.responses[0].partition_responses[0].error_code, "Produce")
         return time.perf_counter() - start
 
     def fetch(self, topic: str, total_bytes: int, bytes_max: int) -> float:
@@ -69,10 +59,7 @@ class RawClient:
         start, received, offset = time.perf_counter(), 0, 0
         while received < total_bytes:
             self._socket.sendall(fetch_frame(topic, offset, bytes_max, max_wait_ms=500))
-            reply = self._reply()
-            # Version 11 with one topic and one partition: the records are at the end, their length before them.
-            records_start = 4 + 4 + 2 + 4 + 4 + 2 + len(topic) + 4 + 4 + 2 + 8 + 8 + 8 + 4 + 4 + 4
-            records = memoryview(reply)[records_start:]
+            records = fetched_records(self._reply(), topic)
             received += len(records)
             offset = _next_offset(records)
         return time.perf_counter() - start
@@ -80,6 +67,18 @@ class RawClient:
     def _reply(self) -> bytes:
         (size,) = struct.unpack(">i", self._stream.read(4))
         return self._stream.read(size)
+
+
+def fetched_records(reply: bytes | bytearray, topic: str) -> memoryview:
+    """The records in the answer to `fetch_frame`: at its end, for there is one topic and one partition."""
+    error_at = 4 + 4 + 2 + 4 + 4 + 2 + len(topic) + 4 + 4
+    check(int.from_bytes(reply[error_at : error_at + 2], "big", signed=True), "Fetch")
+    return memoryview(reply)[error_at + 2 + 8 + 8 + 8 + 4 + 4 + 4 :]
+
+
+def check(error_code: int, what: str) -> None:
+    if error_code:
+        raise RuntimeError(f"{what} was refused: {ErrorCode(error_code).name}")
 
 
 def fetch_frame(topic: str, offset: int, bytes_max: int, *, max_wait_ms: int) -> bytes:

@@ -10,7 +10,7 @@ import struct
 import time
 from typing import NamedTuple
 
-from bench.raw_load import RawClient, fetch_frame
+from bench.raw_load import RawClient, fetch_frame, fetched_records
 
 RECORDS_PER_S = 20
 WAIT_MS = 30_000
@@ -39,7 +39,11 @@ class _Waiting:
         self._received += self.socket.recv(65536)
         if len(self._received) < 4 or len(self._received) < 4 + struct.unpack_from(">i", self._received)[0]:
             return False
+        answer = bytes(self._received[4:])
         self._received.clear()
+        if not fetched_records(answer, self._topic):
+            self.ask()  # Its time was over.
+            return False
         self._offset += 1
         return True
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from bench.brokers import Broker
 from bench.java_load import JavaLoad
+from bench.raw_load import RawClient
 from bench.rdkafka_load import RdkafkaLoad
 from bench.server import Server
 from bench.waiting_load import deliver_to_waiting
@@ -25,7 +26,7 @@ class Scale(NamedTuple):
 
 
 FULL = Scale(megabytes=500, seconds=8.0)
-QUICK = Scale(megabytes=100, seconds=2.0)
+QUICK = Scale(megabytes=80, seconds=1.5)
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,23 @@ def _produce_defaults(workload: Workload, broker: Broker, load: JavaLoad, scale:
     cpu_s = broker.process.cpu_s
     produced = load.produce(broker.bootstrap, topic, count=count, record_bytes=workload.record_bytes)
     return {"MB/s": produced, "CPU s per GB": (broker.process.cpu_s - cpu_s) * 2000 / scale.megabytes}
+
+
+def _prebuilt(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, topic: str) -> Figures:
+    """Requests of a megabyte, made once: here the broker is the limit, not the client."""
+    client = RawClient(broker.port)
+    requests, records = scale.megabytes, 1_000_000 // workload.record_bytes
+    cpu_s = broker.process.cpu_s
+    produce_s = client.produce(topic, workload.record_bytes, records, requests, in_flight=5)
+    produce_cpu_s = broker.process.cpu_s - cpu_s
+    consume_s = client.fetch(topic, requests * 1_000_000, 1 << 20)
+    client.close()
+    return {
+        "produce MB/s": requests / produce_s,
+        "consume MB/s": requests / consume_s,
+        "produce CPU s per GB": produce_cpu_s * 1000 / requests,
+        "consume CPU s per GB": (broker.process.cpu_s - cpu_s - produce_cpu_s) * 1000 / requests,
+    }
 
 
 def _rdkafka(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, topic: str) -> Figures:
@@ -141,6 +159,7 @@ WORKLOADS = [
     Workload("1 KB, zstd", _produce_and_consume, compression="zstd"),
     Workload("1 KB, fsync before every answer", _produce_defaults, is_synced=True),
     Workload("1 KB, librdkafka", _rdkafka),
+    Workload("1 KB, prebuilt requests of 1 MB", _prebuilt),
     Workload("1,000 records/s, to a consumer", _at_rate, number=1_000),
     Workload("10,000 records/s, to a consumer", _at_rate, number=10_000),
     Workload("50 producers, one record a request", _small, record_bytes=100, number=50),
