@@ -1,6 +1,7 @@
 """S2, S18: floods of connections against limits that an owner has set, and connections that never say anything."""
 
 import socket
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -88,7 +89,7 @@ def test_s18_a_flood_from_one_address_is_turned_away_and_costs_others_nothing(tm
         )
         assert client.ask(49, 1, entries=[entry], validate_only=False).entries[0].error_code == 0
         before = broker.rss_bytes()
-        served, slowest_s, began = 0, 0.0, time.monotonic()
+        served, answered_s, began = 0, [], time.monotonic()
         for number in range(1000):
             with socket.create_connection((HOST, broker.port), timeout=10) as peer:
                 peer.sendall(HELLO)
@@ -98,8 +99,9 @@ def test_s18_a_flood_from_one_address_is_turned_away_and_costs_others_nothing(tm
             if number % 10 == 0:
                 asked = time.monotonic()
                 assert client.ask(18, 0).error_code == 0
-                slowest_s = max(slowest_s, time.monotonic() - asked)
+                answered_s.append(time.monotonic() - asked)
             time.sleep(max(0.0, began + (number + 1) * 60 / 20_000 - time.monotonic()))
         assert 45 <= served <= 5 * (10 + time.monotonic() - began) + 1
-        assert slowest_s < 0.25
+        # Not the slowest: this machine itself pauses now and then, and a flood that is felt is felt by many.
+        assert statistics.quantiles(answered_s, n=10)[-1] < 0.1
         assert broker.rss_bytes() - before < 16 << 20

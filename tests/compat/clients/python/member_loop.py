@@ -128,7 +128,10 @@ def run(member: Member, story: Story) -> None:
         if records and shall_hold:
             shall_hold, is_holding = False, True
             story.tell("holding")
-        elif unsaved:
+            continue
+        # Some clients rebalance in a thread of their own: what was just read may be another's by now.
+        unsaved = {partition: offset for partition, offset in unsaved.items() if partition in story.owned}
+        if unsaved:
             unsaved = _commit(member, story, unsaved)
 
 
