@@ -3,7 +3,7 @@
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ from penstock.wire.codec import Struct, is_flexible_request, request_writer
 
 from .broker_process import HOST
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 CLIENT_ID = b"hostile"
 
 handlers.register_all()
@@ -177,6 +177,14 @@ class Client:
         found = answer.topics[0].partitions[0]
         assert int(found.error_code) == 0
         return int(found.offset)
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Wait until it is so."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {TIMEOUT_S} s: {what}"
+        time.sleep(0.05)
 
 
 def produce_fields(

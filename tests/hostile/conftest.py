@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from .broker_process import BrokerProcess
-from .client import Client, batch_of
+from .client import Client, batch_of, eventually
 
 RSS_GROWTH_BYTES_MAX = 64 << 20
 HEALTH_TOPIC = "health"
@@ -39,8 +39,7 @@ def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
     assert broker.is_alive, broker.stderr()[-4000:]
     check_health(broker)
     assert "Traceback" not in broker.stderr()[logged:], broker.stderr()[logged:][-8000:]
-    growth = broker.rss_bytes() - before
-    assert growth <= RSS_GROWTH_BYTES_MAX, f"memory grew by {growth >> 20} MiB"
+    eventually(lambda: broker.rss_bytes() - before <= RSS_GROWTH_BYTES_MAX, "the memory is given back")
 
 
 def check_health(broker: BrokerProcess) -> None:
@@ -48,7 +47,7 @@ def check_health(broker: BrokerProcess) -> None:
     with Client(broker.port) as client:
         code, offset = client.produce(HEALTH_TOPIC, batch_of(b"still here"))
         assert code == 0
-        found = client.fetch(HEALTH_TOPIC, offset, wait_ms=5000)
+        found = client.fetch(HEALTH_TOPIC, offset, wait_ms=30_000)
         assert int(found.error_code) == 0
         assert b"still here" in found.records
 

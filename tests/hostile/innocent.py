@@ -11,18 +11,18 @@ import sys
 import time
 
 
-def main(port: int, error_position: int, request: bytes) -> None:
-    latencies_s = []
+def main(port: int, broker_clock: int, error_position: int, request: bytes) -> None:
+    waits_s = []
     with socket.create_connection(("127.0.0.1", port), timeout=30) as broker:
         broker.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         print("ready", flush=True)
         while not select.select([sys.stdin], [], [], 0)[0]:
-            began = time.perf_counter()
+            began, used_s = time.perf_counter(), time.clock_gettime(broker_clock)
             broker.sendall(request)
             reply = receive(broker, struct.unpack(">i", receive(broker, 4))[0])
-            latencies_s.append(time.perf_counter() - began)
+            waits_s.append((time.perf_counter() - began, time.clock_gettime(broker_clock) - used_s))
             assert reply[error_position : error_position + 2] == b"\0\0", reply
-    print(json.dumps(latencies_s))
+    print(json.dumps(waits_s))
 
 
 def receive(broker: socket.socket, count: int) -> bytes:
@@ -35,4 +35,4 @@ def receive(broker: socket.socket, count: int) -> bytes:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3]))
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), bytes.fromhex(sys.argv[4]))

@@ -22,7 +22,7 @@ from .batches import (
 )
 from .broker_process import BrokerProcess
 from .client import Client, batch_of, produce_fields
-from .latency import innocent_client, p99
+from .latency import innocent_client
 
 CORRUPT, INVALID, TOO_LARGE = ErrorCode.corrupt_message, ErrorCode.invalid_record, ErrorCode.message_too_large
 GOOD = batch_of(b"one", b"two")
@@ -203,16 +203,18 @@ def test_s8_a_bomb_inside_a_bomb_is_never_opened(broker: BrokerProcess, client: 
 
 
 @pytest.mark.parametrize("compression", ["uncompressed", "gzip", "producer"])
-def test_s8_a_small_batch_of_millions_of_records_is_refused(client: Client, topic: str, compression: str) -> None:
+def test_s8_a_small_batch_of_millions_of_records_is_refused(
+    broker: BrokerProcess, client: Client, topic: str, compression: str
+) -> None:
     """A kilobyte that would take whoever decodes it, here a topic's own codec or a look-up by time, half a minute."""
     name = f"{topic}-{compression}"
     assert client.create_topic(name, compression_type=compression) == 0
     count = 5_000_000
     payload = compress(Codec.ZSTD, record(b"\0\0\0\x01\x01\0") * count)
     assert len(payload) < 10_000
-    began = time.perf_counter()
+    before_s = broker.cpu_s()
     check_refused(client, name, with_payload(payload, codec=Codec.ZSTD, records_count=count), INVALID, TOO_LARGE)
-    assert time.perf_counter() - began < 2.0
+    assert broker.cpu_s() - before_s < 2.0
 
 
 def test_s8_a_batch_is_not_stored_larger_than_the_topic_allows(client: Client, topic: str) -> None:
@@ -238,15 +240,18 @@ def test_s8_zstd_is_refused_before_produce_v7(client: Client, topic: str, versio
 
 
 def test_s8_bombs_end_within_their_time(broker: BrokerProcess, client: Client, topic: str) -> None:
-    """The slowest are gzip's: it has no block headers to look at. Figures are in the failure message."""
+    """The slowest are gzip's: it has no block headers to look at. Figures are in the failure message.
+
+    Of the broker's processor, so that nobody else's work counts.
+    """
     bombs = {name: with_payload(payload, codec=codec) for name, (codec, payload, _) in BOMBS.items()}
     seconds = {}
     for name, batch in bombs.items():
         best = 9.9
         for _ in range(3):
-            began = time.perf_counter()
+            before_s = broker.cpu_s()
             client.produce(topic, batch)
-            best = min(best, time.perf_counter() - began)
+            best = min(best, broker.cpu_s() - before_s)
         seconds[name] = round(best, 3)
     assert max(seconds.values()) < 1.0, seconds
 
@@ -255,12 +260,11 @@ def test_s8_one_bomb_holds_others_up_no_longer_than_it_takes(broker: BrokerProce
     bomb = with_payload(gzip_bomb(BOMB_BYTES + 1), codec=Codec.GZIP)
     best = 9.9
     for _ in range(3):
-        with innocent_client(broker.port, "health") as latencies:
+        with innocent_client(broker, "health") as waits:
             time.sleep(0.1)
             client.produce(topic, bomb)
             time.sleep(0.1)
-        best = min(best, max(latencies))
-    assert p99(latencies) < 1.0
+        best = min(best, waits.longest_s())
     assert best < 1.0
 
 

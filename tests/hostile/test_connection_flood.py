@@ -1,7 +1,6 @@
 """S2, S18: floods of connections against limits that an owner has set, and connections that never say anything."""
 
 import socket
-import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -10,8 +9,8 @@ from pathlib import Path
 from penstock.wire.codec import Struct
 
 from .broker_process import HOST, BrokerProcess
-from .client import Client, framed, request_frame
-from .latency import check_others_unaffected
+from .client import Client, eventually, framed, request_frame
+from .latency import check_others_unaffected, innocent_client
 
 HELLO = framed(request_frame(18, 0, Struct()))
 
@@ -36,6 +35,20 @@ def answered_count(peers: list[socket.socket]) -> int:
     return count
 
 
+def answered_in_turn(peers: list[socket.socket], count: int, began: float) -> int:
+    """How many are answered once there are so many; never more than 40 a second, and those of 11 seconds at once."""
+    seen = 0
+
+    def is_enough() -> bool:
+        nonlocal seen
+        seen = answered_count(peers)
+        assert seen <= 40 * (11 + time.monotonic() - began) + 1
+        return seen >= count
+
+    eventually(is_enough, f"{count} are answered")
+    return seen
+
+
 def test_s18_connections_above_the_rate_wait_for_their_turn(tmp_path: Path) -> None:
     with broker_with(tmp_path, max_connection_creation_rate="40") as broker, ExitStack() as stack:
         with Client(broker.port) as client:
@@ -44,12 +57,8 @@ def test_s18_connections_above_the_rate_wait_for_their_turn(tmp_path: Path) -> N
         peers = [stack.enter_context(socket.create_connection((HOST, broker.port))) for _ in range(520)]
         for peer in peers:
             peer.sendall(HELLO)
-        time.sleep(0.5)
-        early, early_s = answered_count(peers), time.monotonic() - began
-        assert 380 <= early <= 40 * (11 + early_s) + 1
-        time.sleep(2.0)
-        late, late_s = answered_count(peers), time.monotonic() - began
-        assert early + 40 <= late <= 40 * (11 + late_s) + 1
+        early = answered_in_turn(peers, 380, began)
+        answered_in_turn(peers, early + 40, began)
 
 
 def test_s18_a_flood_above_the_rate_does_not_slow_those_who_are_connected(tmp_path: Path) -> None:
@@ -75,7 +84,7 @@ def test_s2_a_connection_that_never_asks_is_closed_and_one_that_has_asked_is_kep
         silent = [stack.enter_context(Client(broker.port)) for _ in range(1000)]
         began = time.monotonic()
         assert all(client.is_closed_by_broker() for client in silent)
-        assert 1.0 <= time.monotonic() - began + 0.5 < 5.0
+        assert 0.5 <= time.monotonic() - began < 9.0  # Unless told otherwise, it is ten seconds.
         assert asked.ask(18, 0).error_code == 0
 
 
@@ -89,19 +98,21 @@ def test_s18_a_flood_from_one_address_is_turned_away_and_costs_others_nothing(tm
         )
         assert client.ask(49, 1, entries=[entry], validate_only=False).entries[0].error_code == 0
         before = broker.rss_bytes()
-        served, answered_s, began = 0, [], time.monotonic()
-        for number in range(1000):
-            with socket.create_connection((HOST, broker.port), timeout=10) as peer:
-                peer.sendall(HELLO)
-                peer.settimeout(0.02)
-                with suppress(TimeoutError):
-                    served += bool(peer.recv(1000))
-            if number % 10 == 0:
-                asked = time.monotonic()
-                assert client.ask(18, 0).error_code == 0
-                answered_s.append(time.monotonic() - asked)
-            time.sleep(max(0.0, began + (number + 1) * 60 / 20_000 - time.monotonic()))
+        began = time.monotonic()
+        with innocent_client(broker, "t") as waits, ExitStack() as stack:
+            peers = []
+            for number in range(1000):
+                peers.append(stack.enter_context(socket.create_connection((HOST, broker.port), timeout=60)))
+                peers[-1].sendall(HELLO)
+                time.sleep(max(0.0, began + (number + 1) * 60 / 20_000 - time.monotonic()))
+            served = sum(map(is_answered, peers))
         assert 45 <= served <= 5 * (10 + time.monotonic() - began) + 1
-        # Not the slowest: this machine itself pauses now and then, and a flood that is felt is felt by many.
-        assert statistics.quantiles(answered_s, n=10)[-1] < 0.1
+        assert waits.longest_s() < 0.1
         assert broker.rss_bytes() - before < 16 << 20
+
+
+def is_answered(peer: socket.socket) -> bool:
+    """Or closed, without a word."""
+    with suppress(ConnectionResetError):
+        return bool(peer.recv(1000))
+    return False

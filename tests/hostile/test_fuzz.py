@@ -84,6 +84,11 @@ def parse(dispatcher: Dispatcher, frame: bytearray) -> bool:
     return True
 
 
+def timed_parse(dispatcher: Dispatcher, frame: bytearray) -> tuple[bool, float]:
+    began = time.thread_time()
+    return parse(dispatcher, frame), time.thread_time() - began
+
+
 @pytest.mark.usefixtures("only_parsing")
 def test_damaged_frames_are_requests_or_refused_and_take_no_time() -> None:
     dispatcher = Dispatcher(NO_BROKER)
@@ -93,9 +98,11 @@ def test_damaged_frames_are_requests_or_refused_and_take_no_time() -> None:
     try:
         for number in range(PARSED_COUNT):
             frame = mutator.frame()
-            began = time.thread_time()
-            parsed_count += parse(dispatcher, frame)
-            assert time.thread_time() - began < SECONDS_MAX, f"frame {number}: {frame.hex()}"
+            parsed, took_s = timed_parse(dispatcher, frame)
+            parsed_count += parsed
+            if took_s > SECONDS_MAX:  # Or the machine had stopped: then it is not so again.
+                _, took_s = timed_parse(dispatcher, frame)
+            assert took_s < SECONDS_MAX, f"frame {number}: {frame.hex()}"
     finally:
         gc.enable()
     assert PARSED_COUNT / 20 < parsed_count < PARSED_COUNT * 19 / 20, "the damage is too great or too small to tell"
@@ -176,7 +183,10 @@ async def _feed_a_broker(directory: Path) -> None:
             if number % 20 == 19:
                 await asyncio.sleep(0)
         connection.connection_lost(None)
-        await asyncio.sleep(0.2)
+        for _ in range(3000):  # What is under way comes to its end.
+            if (listener.budget_used, listener.unsent_bytes) == (0, 0):
+                break
+            await asyncio.sleep(0.01)
         assert (listener.budget_used, listener.unsent_bytes) == (0, 0)
         assert not listener._connections
         await broker.stop()

@@ -1,7 +1,7 @@
 """S14: members and commits of groups that are too late, too early, too large, or somebody else's."""
 
 import select
-import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
@@ -17,10 +17,10 @@ from penstock.server.api import ApiKey
 from penstock.wire.codec import Struct
 
 from .broker_process import BrokerProcess
-from .client import Client, framed, read_reply, request_frame
+from .client import Client, eventually, framed, read_reply, request_frame
 from .group_client import commit, committed, find_coordinator, heartbeat, join, join_fields, leave, sync
 
-ANSWER_S_MAX = 2.0  # Those who may join are answered when the first rebalance of a group ends, after 3 s.
+PATTERN_S_MAX = 2.0  # Of the broker's processor.
 CROWD = 400  # Members, with so much to say each:
 SUBSCRIPTION = bytes(100_000)
 
@@ -126,13 +126,13 @@ def test_s14_many_members_with_large_subscriptions(broker: BrokerProcess, client
     with ExitStack() as stack:
         members = [stack.enter_context(Client(broker.port)) for _ in names]
         for name, member in zip(names, members, strict=True):
-            fields = join_fields(name, instance_id="i", metadata=SUBSCRIPTION)
+            fields = join_fields(name, instance_id="i", metadata=SUBSCRIPTION, session_ms=600_000)
             member.send(framed(request_frame(ApiKey.JOIN_GROUP, 9, Struct(**fields))))
-        answered = wait_for_replies(members, CROWD - room)
+        # Those who are too many are answered at once, the others when the first rebalance of their group ends.
+        eventually(lambda: len(select.select(members, [], [], 0)[0]) >= CROWD - room, "the last is refused")
         growth = broker.rss_bytes() - before
-        for member in answered:
-            reply = read_reply(ApiKey.JOIN_GROUP, 9, member.receive(), 1)
-            assert reply.error_code == ErrorCode.group_max_size_reached
+        codes = Counter(read_reply(ApiKey.JOIN_GROUP, 9, member.receive(), 1).error_code for member in members)
+        assert codes == {ErrorCode.none: room, ErrorCode.group_max_size_reached: CROWD - room}
         left = [leave(client, name, ("", "i")) for name in names]
     assert left.count([0]) == room
     assert growth <= 2 * budget, f"memory grew by {growth >> 20} MiB"
@@ -159,10 +159,10 @@ def test_s14_patterns_that_are_meant_to_hurt(client: Client, group: str, broker:
     for number in range(20):
         client.create_topic(f"{'a' * 240}-{group[-2:]}-{number}")
     for pattern in ("(a+)+$", "(a|aa)+b", "(x+x+)+y", ".*.*.*.*.*.*.*.*z"):
-        before = time.monotonic()
+        before_s = broker.cpu_s()
         joined = consumer_heartbeat(client, group, subscribed_topic_regex=pattern)
         assert joined.error_code == 0
-        assert time.monotonic() - before < ANSWER_S_MAX
+        assert broker.cpu_s() - before_s < PATTERN_S_MAX
     assert consumer_heartbeat(client, group, -1).error_code == 0
     before_bytes = broker.rss_bytes()
     for pattern in ("(a+)+" * 2_000_000, "((a{100}){100}){100}", "(.*a.{90}){9}", "[", "(?<=a)b", "\\1"):
@@ -186,13 +186,6 @@ def test_s14_a_member_epoch_that_is_wrong_is_fenced(client: Client, topic: str, 
     names = ["n" * 249] * 100 + [f"{number:0249}" for number in range(10_000)]
     assert consumer_heartbeat(client, group, 1, subscribed_topic_names=names).error_code == ErrorCode.invalid_request
     assert consumer_heartbeat(client, group, -1).error_code == 0
-
-
-def wait_for_replies(clients: list[Client], count: int) -> list[Client]:
-    deadline = time.monotonic() + ANSWER_S_MAX
-    while len(ready := select.select(clients, [], [], 0.1)[0]) < count:
-        assert time.monotonic() < deadline, f"{len(ready)} of {count} were answered"
-    return ready
 
 
 def test_a_commit_that_takes_more_than_one_batch(client: Client, topic: str, group: str) -> None:

@@ -11,7 +11,7 @@ from penstock.server.api import ApiKey
 from penstock.wire.codec import Struct
 
 from .broker_process import HOST, BrokerProcess
-from .client import Client, batch_of, fetch_fields, framed, produce_fields, read_reply, request_frame
+from .client import Client, batch_of, eventually, fetch_fields, framed, produce_fields, read_reply, request_frame
 from .latency import ATTEMPTS, check_others_unaffected, innocent_client
 from .samples import sample
 
@@ -145,11 +145,11 @@ def test_s18_metadata_for_a_reader_that_never_reads_is_bounded(broker: BrokerPro
         broker.forget_peak()
         before = broker.rss_bytes()
         with Client(broker.port, receive_buffer_bytes=4096) as other:
-            with innocent_client(broker.port, "health") as latencies:
+            with innocent_client(broker, "health") as waits:
                 other.send_some(data, 2.0)
                 time.sleep(0.5)
             assert broker.peak_bytes() - before < MEMORY_BYTES_MAX
-        worst.append(max(latencies))
+        worst.append(waits.longest_s())
         if worst[-1] < 0.5:
             return
     raise AssertionError(f"others waited for {worst} seconds")
@@ -158,7 +158,7 @@ def test_s18_metadata_for_a_reader_that_never_reads_is_bounded(broker: BrokerPro
 def test_s18_a_reader_that_comes_back_gets_everything_in_order(broker: BrokerProcess, megabytes: str) -> None:
     data = frames(200, ApiKey.FETCH, 12, **fetch_fields([(megabytes, 0, 3)], max_bytes=1 << 20))
     with Client(broker.port, receive_buffer_bytes=4096) as client:
-        assert client.send_some(data, 5.0) == len(data)
+        assert client.send_some(data, 60.0) == len(data)
         time.sleep(0.3)
         for number in range(200):
             answer = read_reply(1, 12, client.receive(), number)
@@ -205,8 +205,7 @@ def test_s18_long_polls_of_peers_that_left_cost_nothing(broker: BrokerProcess, t
     for _ in range(320):
         with Client(broker.port) as client:
             client.send(data)
-    time.sleep(0.3)
-    assert broker.rss_bytes() - before < 16 << 20
+    eventually(lambda: broker.rss_bytes() - before < 16 << 20, "the memory is given back")
 
 
 def test_s18_a_slow_produce_of_many_partitions_is_answered(client: Client) -> None:
