@@ -19,8 +19,8 @@ from typing import Self
 
 from ports import HOST, free_port
 
-START_S_MAX = 30
-STOP_S_MAX = 30
+START_S_MAX = 120
+STOP_S_MAX = 60
 
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 

@@ -20,7 +20,7 @@ from penstock.testing.plugin import penstock_broker
 __all__ = ["penstock_broker"]
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
-TIMEOUT_S = 30
+TIMEOUT_S = 90
 
 
 class Result(NamedTuple):

@@ -15,5 +15,5 @@ __all__ = ["penstock_broker", "penstock_settings", "penstock_topic"]
 @pytest.fixture(scope="session")
 def connection(penstock_broker: EmbeddedBroker) -> Iterator[Connection]:
     """One for all tests: librdkafka takes half a second to get a producer id."""
-    with penstock.connect(penstock_broker.bootstrap_servers, publish_timeout=10) as opened:
+    with penstock.connect(penstock_broker.bootstrap_servers, publish_timeout=60) as opened:
         yield opened

@@ -10,12 +10,12 @@ import penstock
 from penstock.client import AsyncConnection, Closed, DeliveryFailed, NotServed, Unreachable
 from penstock.testing import EmbeddedBroker
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 60.0
 
 
 def run(scenario: Callable[[AsyncConnection], Awaitable[None]], broker: EmbeddedBroker, **options: Any) -> None:
     async def connected() -> None:
-        opening = penstock.connect_async(broker.bootstrap_servers, publish_timeout=10, **options)
+        opening = penstock.connect_async(broker.bootstrap_servers, publish_timeout=60, **options)
         async with asyncio.timeout(TIMEOUT_S), await opening as connection:
             await scenario(connection)
 
@@ -88,7 +88,7 @@ def test_waiting_does_not_hold_up_the_loop(penstock_broker: EmbeddedBroker, pens
     async def scenario(connection: AsyncConnection) -> None:
         turns = 0
         async with connection.subscribe(penstock_topic, group="g") as messages:
-            waiting = asyncio.create_task(messages.receive(0.5))
+            waiting = asyncio.create_task(messages.receive(2))
             while not waiting.done():
                 await asyncio.sleep(0.01)
                 turns += 1

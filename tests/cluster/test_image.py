@@ -126,7 +126,7 @@ def test_one_change_among_ten_thousand_partitions_is_quick() -> None:
     for number in range(10):
         image = after(image, topic(f"t{number}", 1000, UUID(int=number + 1)))
     change = changes_of([state("t3", 500, leader=TWO, epoch=1)])
-    started = time.perf_counter()
+    started = time.thread_time()
     for _ in range(100):
         apply(image, change)
-    assert time.perf_counter() - started < 1  # 10 ms each would already be a stall; it takes about 0.03.
+    assert time.thread_time() - started < 1  # 10 ms each would already be a stall; it takes about 0.03.

@@ -98,8 +98,9 @@ def limited_client(kafka_tools: KafkaTools, request: pytest.FixtureRequest) -> I
 
 
 def _check_duration(began: float) -> None:
+    """Not less than the quota asks for; on a busy machine it may be more, but not as if there were no burst."""
     took_s = time.monotonic() - began
-    assert THROTTLED_S * (1 - TOLERANCE) <= took_s <= THROTTLED_S * (1 + TOLERANCE) + 1, f"{took_s:.1f} s"
+    assert THROTTLED_S * (1 - TOLERANCE) <= took_s < THROTTLED_S + BURST_S, f"{took_s:.1f} s"
 
 
 def _produce(broker: Broker, topic: str, client_id: str, throttled: list[ThrottleEvent]) -> None:
@@ -152,11 +153,9 @@ def test_a_consumer_is_throttled_to_its_quota_and_reads_everything(
         }
     )
     consumer.subscribe([topic])
-    first = consumer.poll(30)
-    assert first is not None
-    began, count = time.monotonic(), 1
+    began, count = time.monotonic(), 0
     while count < COUNT:
-        message = consumer.poll(20)
+        message = consumer.poll(30)
         assert message is not None and message.error() is None
         count += 1
     _check_duration(began)

@@ -19,7 +19,7 @@ def open_connections(port: int, count: int) -> list[socket.socket]:
     while len(connections) < count:
         fresh = []
         for number in range(min(AT_ONCE, count - len(connections))):
-            connection = connect(port, source=f"127.0.0.{1 + number % ADDRESSES}", timeout_s=30)
+            connection = connect(port, source=f"127.0.0.{1 + number % ADDRESSES}")
             connection.sendall(API_VERSIONS)
             fresh.append(connection)
         for connection in fresh:

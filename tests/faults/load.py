@@ -7,7 +7,7 @@ them once (no retries): a record whose fate is unknown may be in the log, but on
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ CLIENT: dict[str, Any] = {
     "log_level": 0,  # Brokers that die are what these tests are about.
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 100,
-    "socket.timeout.ms": 10_000,
+    "socket.timeout.ms": 30_000,
 }
 PRODUCER: dict[str, Any] = {
     **CLIENT,
@@ -91,7 +91,7 @@ class Load:
                 for place in self._places:
                     self._send(producer, name, place, sequences)
                 producer.poll(0)
-            producer.flush(10)
+            producer.flush(60)
         except BaseException as error:
             self._failures.append(error)
             raise
@@ -121,9 +121,17 @@ class Load:
         finally:
             self._stopping.set()
             for thread in self._threads:
-                thread.join(30)
+                thread.join(90)
         assert not self._failures, self._failures
         assert not any(thread.is_alive() for thread in self._threads), "a producer hangs"
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
+    """Return when it is so, which takes a moment unless the machine is busy."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.01)
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> list[Place]:
@@ -131,16 +139,16 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) 
     admin = AdminClient({**CLIENT, "bootstrap.servers": bootstrap})
     settings = {key.replace("_", "."): value for key, value in config.items()}
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
-    admin.create_topics([topic], request_timeout=20)[name].result(25)
+    admin.create_topics([topic], request_timeout=60)[name].result(90)
     return [(name, partition) for partition in range(partitions)]
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
     admin = AdminClient({**CLIENT, "bootstrap.servers": bootstrap})
-    admin.delete_topics([name], request_timeout=10, operation_timeout=10)[name].result(15)
+    admin.delete_topics([name], request_timeout=60, operation_timeout=60)[name].result(90)
 
 
-def produce_one(bootstrap: str, place: Place, value: bytes, timeout_s: float = 10) -> KafkaError | None:
+def produce_one(bootstrap: str, place: Place, value: bytes, timeout_s: float = 60) -> KafkaError | None:
     """Send one record with acks=all; gives its error."""
     outcome: list[KafkaError | None] = []
     producer = Producer({**PRODUCER, "bootstrap.servers": bootstrap, "message.timeout.ms": int(timeout_s * 1000)})
@@ -150,7 +158,7 @@ def produce_one(bootstrap: str, place: Place, value: bytes, timeout_s: float = 1
     return outcome[0]
 
 
-def read_all(bootstrap: str, places: Sequence[Place], timeout_s: float = 60) -> dict[Place, list[Record]]:
+def read_all(bootstrap: str, places: Sequence[Place], timeout_s: float = 120) -> dict[Place, list[Record]]:
     """Every committed record of each place, with its offset, as a consumer gets them."""
     consumer = Consumer(
         {

@@ -25,7 +25,7 @@ def fetch(topic: str, partition: int, offset: int, *, wait_ms: int, bytes_max: i
     return frame(_FETCH, 4, body)
 
 
-def connect(port: int, source: str = HOST, timeout_s: float = 10) -> socket.socket:
+def connect(port: int, source: str = HOST, timeout_s: float = 60) -> socket.socket:
     return socket.create_connection((HOST, port), timeout=timeout_s, source_address=(source, 0))
 
 

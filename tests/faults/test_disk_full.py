@@ -10,11 +10,11 @@ from confluent_kafka import KafkaError
 from . import figures
 from .broker_process import BrokerProcess, running
 from .full_disk import SmallDisk, small_disk
-from .load import Ledger, Load, Place, Record, audit, create_topic, delete_topic, produce_one, read_all
+from .load import Ledger, Load, Place, Record, audit, create_topic, delete_topic, produce_one, read_all, wait_until
 
 DISK_BYTES = 64 << 20
 METADATA_BYTES = 80 << 10  # Room for a commit of the metadata store.
-RESUME_S_MAX = 30
+PATIENT = {"message.timeout.ms": 60_000}  # A record that nobody refuses is not given up.
 NewBroker = Callable[..., BrokerProcess]
 VerifyLog = Callable[[Path], None]
 
@@ -36,11 +36,11 @@ def test_full_disk_is_a_storage_error_to_producers_and_nothing_to_readers(
     with running(broker):
         places = create_topic(broker.bootstrap, "large-segments", 2)
         places += create_topic(broker.bootstrap, "small-segments", 2, segment_bytes="262144")
-        load = Load(broker.bootstrap, ledger, places, producers=("a",), value_bytes=1000, queued_max=500)
+        load = Load(broker.bootstrap, ledger, places, producers=("a",), value_bytes=1000, queued_max=500, **PATIENT)
         with load.running():
             for number in range(3):
                 errors = ledger.errors[KafkaError.KAFKA_STORAGE_ERROR]
-                _wait_for(
+                wait_until(
                     lambda before=errors: ledger.errors[KafkaError.KAFKA_STORAGE_ERROR] > before + 100,
                     "producers hear of the full disk",
                 )
@@ -48,7 +48,7 @@ def test_full_disk_is_a_storage_error_to_producers_and_nothing_to_readers(
                 assert all(records.values()), "readers go on while the disk is full"
                 acked, freed_at = ledger.acked_count, time.monotonic()
                 ballast.unlink()
-                _wait_for(lambda before=acked: ledger.acked_count > before + 1000, "writes resume")
+                wait_until(lambda before=acked: ledger.acked_count > before + 1000, "writes resume")
                 resume_s.append(time.monotonic() - freed_at)
                 if number < 2:
                     ballast = disk.fill("ballast", leave_bytes=2 << 20)
@@ -79,7 +79,7 @@ def test_deleting_a_topic_makes_room_for_writes(disk: SmallDisk, new_broker: New
         reserve.unlink()
         begin = time.monotonic()
         delete_topic(broker.bootstrap, "doomed")
-        _wait_for(lambda: _produce(broker, kept[0]) is None, "writes resume")
+        wait_until(lambda: _produce(broker, kept[0]) is None, "writes resume")
         figures.note("topic deleted on a full disk", f"writes resumed after {time.monotonic() - begin:.2f} s")
         for place in doomed:
             ledger.acked.pop(place, None)
@@ -125,7 +125,7 @@ def test_topic_can_be_deleted_on_a_disk_without_a_free_byte(disk: SmallDisk, new
 
 def _fill_by_producing(broker: BrokerProcess, ledger: Ledger, places: list[Place]) -> None:
     with Load(broker.bootstrap, ledger, places, producers=("a",), value_bytes=5000).running():
-        _wait_for(lambda: ledger.errors[KafkaError.KAFKA_STORAGE_ERROR] > 100, "producers hear of the full disk")
+        wait_until(lambda: ledger.errors[KafkaError.KAFKA_STORAGE_ERROR] > 100, "producers hear of the full disk")
 
 
 def _produce(broker: BrokerProcess, place: Place) -> int | None:
@@ -136,10 +136,3 @@ def _produce(broker: BrokerProcess, place: Place) -> int | None:
 
 def _without_probes(records: dict[Place, list[Record]]) -> dict[Place, list[Record]]:
     return {place: [r for r in found if not r[1].startswith(b"probe")] for place, found in records.items()}
-
-
-def _wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + RESUME_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {RESUME_S_MAX} s: {what}"
-        time.sleep(0.02)

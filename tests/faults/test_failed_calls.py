@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Producer
 
 from . import figures
 from .broker_process import BrokerProcess, running
-from .load import PRODUCER, Ledger, Load, audit, create_topic, produce_one, read_all
+from .load import PRODUCER, Ledger, Load, audit, create_topic, produce_one, read_all, wait_until
 from .raw_client import connect, fetch, receive
 from .system_calls import injected_at, injecting, require_strace
 
@@ -22,7 +22,7 @@ VerifyLog = Callable[[Path], None]
 STORAGE_ERROR = KafkaError.KAFKA_STORAGE_ERROR
 SLOW_SYNC_S = 1.0
 RECORDS = 30
-IN_FLIGHT_S = 0.25  # From the broker's decision to the producer's callback, on a busy machine.
+IN_FLIGHT_S = 2.0  # From the broker's decision to the producer's callback, on a busy machine.
 
 
 def test_record_is_neither_acked_nor_shown_before_it_is_synced(new_broker: NewBroker, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_record_is_neither_acked_nor_shown_before_it_is_synced(new_broker: NewBr
         broker.stop()
         broker.wrapper = injecting(tmp_path / "strace", "fdatasync", f"delay_enter={SLOW_SYNC_S * 1e6:.0f}")
         broker.start()
-        settings = {"linger.ms": 0, "max.in.flight": 50, "message.timeout.ms": 30_000}
+        settings = {"linger.ms": 0, "max.in.flight": 50, "message.timeout.ms": 60_000}
         producer = Producer({**PRODUCER, "bootstrap.servers": broker.bootstrap, **settings})
         outcomes: list[tuple[KafkaError | None, float]] = []
         begin = time.monotonic()
@@ -46,12 +46,12 @@ def test_record_is_neither_acked_nor_shown_before_it_is_synced(new_broker: NewBr
                 on_delivery=lambda error, _: outcomes.append((error, time.monotonic() - begin)),
             )
             producer.flush(0.005)  # Each record in a request of its own, all under way together.
-        _wait_for(lambda: b"slowly" in (broker.data / "synced-0" / f"{0:020}.log").read_bytes(), "the write")
+        wait_until(lambda: b"slowly" in (broker.data / "synced-0" / f"{0:020}.log").read_bytes(), "the write")
         with connect(broker.port) as reader:
             reader.sendall(fetch(*synced, offset=0, wait_ms=0))
             shown = receive(reader)
             shown_s = time.monotonic() - begin
-        assert producer.flush(30) == 0
+        assert producer.flush(90) == 0
         broker.check_log()
     acked_s = [seconds for error, seconds in outcomes if error is None]
     assert len(acked_s) == RECORDS, outcomes
@@ -82,8 +82,8 @@ def test_no_ack_ever_comes_after_a_failed_sync(
         broker.start()
         load = Load(broker.bootstrap, ledger, places, producers=("a", "b"), value_bytes=1000, queued_max=1000)
         with load.running():
-            _wait_for(lambda: ledger.errors[STORAGE_ERROR] > 1000, "producers hear of the failed sync")
-            time.sleep(0.5)
+            wait_until(lambda: ledger.errors[STORAGE_ERROR] > 1000, "producers hear of the failed sync")
+            time.sleep(IN_FLIGHT_S + 1)  # Long enough for a broker that goes on to ack to be seen doing it.
         failed_at = injected_at(trace)[0]
         late_s = ledger.last_ack_at - failed_at
         assert ledger.acked_count > 1000
@@ -136,7 +136,7 @@ def test_failed_write_is_refused_and_leaves_no_trace(
         broker.start()
         load = Load(broker.bootstrap, ledger, places, producers=("a", "b"), value_bytes=1000, queued_max=1000)
         with load.running():
-            _wait_for(lambda: ledger.errors[STORAGE_ERROR] > 1000 and ledger.acked_count > 1000, "both outcomes")
+            wait_until(lambda: ledger.errors[STORAGE_ERROR] > 1000 and ledger.acked_count > 1000, "both outcomes")
         audit(ledger, read_all(broker.bootstrap, places))
         broker.check_log()
         broker.kill()
@@ -151,10 +151,3 @@ def test_failed_write_is_refused_and_leaves_no_trace(
         f"writes fail with {error_name}, every third",
         f"{ledger.acked_count:,} records acked, {ledger.errors[STORAGE_ERROR]:,} refused, {records_count:,} in the log",
     )
-
-
-def _wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)

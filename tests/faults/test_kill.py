@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import figures
 from .broker_process import BrokerProcess, Start, running
-from .load import Ledger, Load, audit, create_topic, read_all
+from .load import Ledger, Load, audit, create_topic, read_all, wait_until
 
 KILLS = 20
 
@@ -29,7 +29,7 @@ def test_no_acked_record_is_lost_doubled_or_moved_by_20_kills_under_full_load(
             for _ in range(KILLS):
                 acked_before = ledger.acked_count
                 time.sleep(draw.uniform(0.2, 0.7))
-                _wait_for(lambda before=acked_before: ledger.acked_count > before)
+                wait_until(lambda before=acked_before: ledger.acked_count > before, "a record is acked")
                 broker.kill()
                 starts.append(broker.start())
         records_count = audit(ledger, read_all(broker.bootstrap, places))
@@ -44,12 +44,5 @@ def test_no_acked_record_is_lost_doubled_or_moved_by_20_kills_under_full_load(
         "no acked record lost",
     )
     figures.note_starts("start after kill -9, producers hammering", starts, "< 1 s")
-    assert segments > 100, "the small segments did not roll"
+    assert segments > 3 * KILLS / 2, "the small segments did not roll"
     assert statistics.median(start.own_s for start in starts) < 1.0
-
-
-def _wait_for(condition: Callable[[], bool], timeout_s: float = 10) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "no record was acked after the restart"
-        time.sleep(0.01)

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from . import figures
 from .broker_process import BrokerProcess, running
-from .load import PRODUCER, Ledger, Load, audit, create_topic, read_all
+from .load import PRODUCER, Ledger, Load, audit, create_topic, read_all, wait_until
 
 NewBroker = Callable[..., BrokerProcess]
 
@@ -53,7 +53,7 @@ def test_recovery_scan_is_seen_by_the_test_above(new_broker: NewBroker) -> None:
     with running(broker):
         places = create_topic(broker.bootstrap, "crashed")
         with Load(broker.bootstrap, ledger, places, producers=("a",), value_bytes=300).running():
-            time.sleep(0.5)
+            wait_until(lambda: ledger.acked_count > 0, "a record is acked")
         broker.kill()
         assert not (broker.data / CLEAN_MARKER).exists()
         broker.start()
@@ -101,5 +101,5 @@ def _produce_to_each(bootstrap: str, places: list[tuple[str, int]]) -> None:
                 partition=partition,
                 on_delivery=lambda error, _: errors.append(error) if error else None,
             )
-    assert producer.flush(60) == 0
+    assert producer.flush(90) == 0
     assert not errors, errors[:3]

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from . import figures
 from .broker_process import BrokerProcess, running
-from .load import PRODUCER, Ledger, Load, Place, Record, audit, create_topic, read_all
+from .load import PRODUCER, Ledger, Load, Place, Record, audit, create_topic, read_all, wait_until
 from .raw_client import connect, fetch
 from .system_calls import injecting, require_strace
 
@@ -34,7 +34,7 @@ def test_reader_of_cold_data_on_a_slow_disk_does_not_stall_a_producer(new_broker
         old = create_topic(broker.bootstrap, "old", PARTITIONS)
         fresh = create_topic(broker.bootstrap, "fresh")[0]
         with Load(broker.bootstrap, ledger, old, producers=("a",), value_bytes=5_000).running():
-            _wait_for(lambda: ledger.acked_count * 5_000 > OLD_BYTES)
+            wait_until(lambda: ledger.acked_count * 5_000 > OLD_BYTES, "there is old data")
         broker.stop()
         # `pread64` is how the broker waits for the disk; what it hopes to find in the cache it reads by `preadv2`.
         trace, segments = tmp_path / "strace", sorted(broker.data.glob("old-*/*.log"))
@@ -49,11 +49,12 @@ def test_reader_of_cold_data_on_a_slow_disk_does_not_stall_a_producer(new_broker
         if cold_share < 0.5:
             pytest.skip(f"NOT TESTED: cold reads. {tmp_path} keeps {1 - cold_share:.0%} of its files in memory")
         alone_ms = _latencies_ms(broker.bootstrap, fresh, lambda count: count < 100)
-        disk_reads = _line_count(trace)
+        disk_reads = len(_readers(trace))
         with _in_background(lambda: read_all(broker.bootstrap, old)) as reading:
             beside_ms = _latencies_ms(broker.bootstrap, fresh, lambda count: reading.is_alive() or count < 20)
         audit(ledger, reading.result)
-        disk_reads = _line_count(trace) - disk_reads
+        readers = _readers(trace)[disk_reads:]
+        disk_reads, main_thread = len(readers), broker.pid
         broker.check_log()
     figures.note(
         "acks=all latency, one record at a time",
@@ -62,8 +63,9 @@ def test_reader_of_cold_data_on_a_slow_disk_does_not_stall_a_producer(new_broker
         f"({disk_reads} disk reads of {DISK_READ_S * 1000:.0f} ms)",
     )
     assert disk_reads >= PARTITIONS, "nothing was cold"
-    held_up_s = sum(latency_ms for latency_ms in beside_ms if latency_ms > DISK_READ_S * 800) / 1000
-    assert held_up_s < disk_reads * DISK_READ_S / 2, f"{disk_reads} disk reads held up records for {held_up_s:.1f} s"
+    # Who waited for the disk, and not how long the producer did: that depends on who else uses the machine.
+    assert main_thread not in readers, f"{readers.count(main_thread)} of {disk_reads} disk reads held up the event loop"
+    assert statistics.median(beside_ms) < DISK_READ_S * 1000
 
 
 def test_clients_that_ask_for_much_and_read_nothing_cost_bounded_memory(new_broker: NewBroker) -> None:
@@ -71,7 +73,7 @@ def test_clients_that_ask_for_much_and_read_nothing_cost_bounded_memory(new_brok
     with running(broker), ExitStack() as open_sockets:
         places = create_topic(broker.bootstrap, "large")
         with Load(broker.bootstrap, ledger, places, producers=("a",), value_bytes=5_000).running():
-            _wait_for(lambda: ledger.acked_count * 5_000 > 8 << 20)
+            wait_until(lambda: ledger.acked_count * 5_000 > 8 << 20, "there is something to ask for")
         before = broker.rss_bytes()
         request = fetch(*places[0], offset=0, wait_ms=0, bytes_max=1 << 20)
         for _ in range(READERS):
@@ -87,7 +89,7 @@ def test_clients_that_ask_for_much_and_read_nothing_cost_bounded_memory(new_brok
     )
     # Of 60 MiB for each: 4 MiB that are ready fill a connection's buffer, and as much is being made meanwhile.
     assert growth < READERS * (16 << 20)
-    assert max(latencies_ms) < 2_000
+    assert statistics.quantiles(latencies_ms, n=10)[-1] < 2_000
 
 
 def _drop_from_cache(paths: list[Path]) -> float:
@@ -119,7 +121,7 @@ def _is_cold(descriptor: int, position: int) -> bool:
 
 def _latencies_ms(bootstrap: str, place: Place, go_on: Callable[[int], bool]) -> list[float]:
     """Milliseconds from send to ack of one record after the other."""
-    producer = Producer({**PRODUCER, "bootstrap.servers": bootstrap, "linger.ms": 0})
+    producer = Producer({**PRODUCER, "bootstrap.servers": bootstrap, "linger.ms": 0, "message.timeout.ms": 60_000})
     errors: list[object] = []
     latencies_ms: list[float] = []
     for number in range(100_000):
@@ -127,7 +129,7 @@ def _latencies_ms(bootstrap: str, place: Place, go_on: Callable[[int], bool]) ->
             break
         begin = time.perf_counter()
         producer.produce(place[0], b"probe:%d:" % number, partition=place[1], on_delivery=lambda e, _: errors.append(e))
-        assert producer.flush(20) == 0, "a record got neither ack nor error within 20 s"
+        assert producer.flush(90) == 0, "a record got neither ack nor error within 90 s"
         latencies_ms.append((time.perf_counter() - begin) * 1000)
     assert not any(errors), [error for error in errors if error][:3]
     return latencies_ms[1:]  # The first one connects.
@@ -150,16 +152,10 @@ def _in_background(work: Callable[[], dict[Place, list[Record]]]) -> Iterator[_B
     try:
         yield thread
     finally:
-        thread.join(60)
+        thread.join(150)
     assert thread.result, "the reader failed"
 
 
-def _line_count(path: Path) -> int:
-    return path.read_bytes().count(b"\n")
-
-
-def _wait_for(condition: Callable[[], bool], timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def _readers(trace: Path) -> list[int]:
+    """The thread of each call that was traced."""
+    return [int(line.split()[0]) for line in trace.read_text().splitlines() if "resumed>" not in line]

@@ -47,10 +47,10 @@ def test_the_wheel_serves_and_stops_cleanly(environment: Path) -> None:
         found = re.search(r"127\.0\.0\.1:(\d+)", process.stdout.readline())
         assert found, "the first line names the address"
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{found[1]}"})
-        assert len(admin.list_topics(timeout=10).brokers) == 1
+        assert len(admin.list_topics(timeout=60).brokers) == 1
     finally:
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "Traceback" not in errors
 

@@ -43,7 +43,7 @@ def test_the_deadline_ends_the_wait_and_leaves_no_waiter(tmp_path: Path) -> None
         client = await broker.connect()
         began = asyncio.get_running_loop().time()
         await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 0), ("t", 1, 0), wait_ms=50))
-        assert 0.05 <= asyncio.get_running_loop().time() - began < 2
+        assert 0.05 <= asyncio.get_running_loop().time() - began < LONG_WAIT_MS / 1000
         assert (waiters(broker), broker.timers_count) == (0, 0)
 
     run(scenario, tmp_path)
@@ -312,11 +312,11 @@ def test_a_deadline_while_the_disk_is_read_gives_one_reply(tmp_path: Path, monke
             return original(log, *arguments, **options)
 
         monkeypatch.setattr(Log, "read", read)
-        client.send(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 0), wait_ms=200))
+        client.send(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 0), wait_ms=1500))
         await until(lambda: waiters(broker) == 1)
         await producer.produce("t", b"hello")
         await until(lambda: bool(missed))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.6)
         broker.disk.release()
         answer = await client.receive_reply(ApiKey.FETCH, 12)
         assert b"hello" in answer.responses[0].partitions[0].records

@@ -85,7 +85,7 @@ def test_a_topic_deleted_meanwhile_is_answered(tmp_path: Path) -> None:
         client.send(ApiKey.PRODUCE, 9, **{**produce_fields("t"), "topic_data": topics})
         await until(lambda: broker.partition("stays").log.log_end == 1)
         deletion = asyncio.create_task(broker.delete_topic("t"))
-        await asyncio.sleep(0.02)
+        await until(lambda: broker.broker.partitions.topic_id("t") is None)
         broker.disk.release()
         await deletion
         answer = await client.receive_reply(ApiKey.PRODUCE, 9)
@@ -117,7 +117,7 @@ def test_a_log_that_fails_within_a_request_answers_it_whole(tmp_path: Path, monk
 
         monkeypatch.setattr(log, "append", append)
         client.send(ApiKey.PRODUCE, 9, **produce_fields("t", partitions=(0, 0, 1)))
-        await asyncio.sleep(0.02)
+        await until(lambda: broker.partition("t", 1).log.log_end == 1)
         broker.disk.release()
         answer = await client.receive_reply(ApiKey.PRODUCE, 9)
         storage_error = ErrorCode.kafka_storage_error

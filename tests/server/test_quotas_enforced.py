@@ -35,31 +35,31 @@ async def set_quota(broker: RunningBroker, components: Components, **limits: flo
     client.close()
 
 
-async def produce(client: Client, **fields: Any) -> tuple[int, float]:
-    """The milliseconds of throttling in the reply, and the seconds it took to come."""
-    began = time.monotonic()
+async def produce(client: Client, **fields: Any) -> int:
+    """The milliseconds of throttling in the reply."""
     answer = await client.ask(ApiKey.PRODUCE, 9, **produce_fields("t", KILOBYTES_100, **fields))
     assert answer.responses[0].partition_responses[0].error_code == 0
-    return answer.throttle_time_ms, time.monotonic() - began
+    throttle_ms: int = answer.throttle_time_ms
+    return throttle_ms
 
 
 def test_a_producer_over_its_quota_is_answered_at_once_and_then_not_heard_for_a_while(tmp_path: Path) -> None:
     async def scenario(broker: RunningBroker) -> None:
         await broker.create_topic("t")
-        await set_quota(broker, DEFAULT_CLIENT, producer_byte_rate=9_500.0)
+        await set_quota(broker, DEFAULT_CLIENT, producer_byte_rate=8_000.0)
         client = await broker.connect()
-        throttle_ms, took_s = await produce(client)
-        # 100,000 bytes at 9,500 a second are 10.5 seconds, of which 10 are free.
-        assert 500 < throttle_ms < 600
-        assert took_s < 0.4
+        began = time.monotonic()
+        throttle_ms = await produce(client)
+        # 100,000 bytes at 8,000 a second are 12.5 seconds, of which 10 are free.
+        assert 2_500 < throttle_ms < 2_600
+        assert time.monotonic() - began < 2.5
         client.send(ApiKey.API_VERSIONS, 0)
         assert await client.is_silent(0.2)
         other = await broker.connect()
         await other.ask(ApiKey.API_VERSIONS, 0)
         other.close()
-        began = time.monotonic()
         await client.receive()
-        assert 0.05 < time.monotonic() - began < 2
+        assert time.monotonic() - began > 2.5
         client.close()
 
     run(scenario, tmp_path)
@@ -77,8 +77,8 @@ def test_a_producer_that_does_not_listen_is_held_to_its_rate(tmp_path: Path) -> 
         began = time.monotonic()
         for _ in range(120):
             await client.receive()
-        # 12 MB, of which 10 are free. On a busy machine it may take longer.
-        assert 1.7 < time.monotonic() - began < 5
+        # 12 MB, of which 10 are free. On a busy machine it may take longer, but not as long as if none were.
+        assert 1.7 < time.monotonic() - began < 12
         client.abort()
 
     run(scenario, tmp_path)
@@ -118,10 +118,11 @@ def test_a_new_connection_of_the_same_client_is_throttled_too(tmp_path: Path) ->
     async def scenario(broker: RunningBroker) -> None:
         await broker.create_topic("t")
         await set_quota(broker, DEFAULT_CLIENT, producer_byte_rate=5_000.0)
+        began = time.monotonic()
         for expected_ms in (10_000, 30_000, 50_000):
             client = await broker.connect()
-            throttle_ms, _ = await produce(client)
-            assert expected_ms - 1_000 < throttle_ms < expected_ms + 100
+            throttle_ms = await produce(client)
+            assert expected_ms - 1_000 * (time.monotonic() - began) - 100 < throttle_ms < expected_ms + 100
             client.abort()
 
     run(scenario, tmp_path)
@@ -133,7 +134,7 @@ def test_a_quota_that_is_removed_no_longer_holds(tmp_path: Path) -> None:
         await set_quota(broker, DEFAULT_CLIENT, producer_byte_rate=1_000.0)
         await set_quota(broker, DEFAULT_CLIENT, producer_byte_rate=None)
         client = await broker.connect()
-        assert (await produce(client))[0] == 0
+        assert await produce(client) == 0
         assert broker.broker._quotas.active is None
         client.close()
 
@@ -155,19 +156,21 @@ def test_a_consumer_over_its_quota_gets_nothing_until_later(tmp_path: Path) -> N
         client = await broker.connect()
         for _ in range(4):
             await produce(client)
-        await set_quota(broker, DEFAULT_CLIENT, consumer_byte_rate=19_000.0)  # A second record is half a second away.
+        await set_quota(broker, DEFAULT_CLIENT, consumer_byte_rate=16_000.0)  # A second record is 2.5 seconds away.
+        began = time.monotonic()
         fields = fetch_fields(("t", 0, 0), max_bytes=110_000)
         first = await client.ask(ApiKey.FETCH, 12, **fields)
         assert len(first.responses[0].partitions[0].records) > 100_000
         assert first.throttle_time_ms == 0
         second = await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 1), max_bytes=110_000))
         assert second.responses == []
-        assert 0 < second.throttle_time_ms < 600
+        assert 0 < second.throttle_time_ms < 2_600
         third = await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 1), max_bytes=110_000))
         assert len(third.responses[0].partitions[0].records) > 100_000
         fourth = await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 2), max_bytes=110_000))
         assert fourth.responses == []
-        assert 4_500 < fourth.throttle_time_ms < 5_400
+        # The third may have come later than it might, and then the fourth is nearer by so much.
+        assert 8_700 - 1_000 * (time.monotonic() - began) < fourth.throttle_time_ms < 6_400
         client.send(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 1)))
         assert await client.is_silent(0.1)
         client.abort()
@@ -198,7 +201,7 @@ def test_a_session_survives_a_throttled_fetch_and_none_begins_with_one(tmp_path:
         opened = await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 0), max_bytes=110_000, session=(0, 0)))
         assert opened.session_id > 0
         await set_quota(broker, DEFAULT_CLIENT, consumer_byte_rate=95_000.0)
-        broker.broker._quotas.active.on_fetch(None, 1_000_000)  # type: ignore[union-attr]
+        broker.broker._quotas.active.on_fetch(None, 1_250_000)  # type: ignore[union-attr]
         second = await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 1), session=(opened.session_id, 1)))
         assert second.throttle_time_ms > 0
         assert (second.responses, second.session_id) == ([], opened.session_id)
@@ -231,9 +234,11 @@ def test_who_uses_too_much_of_the_brokers_time_is_throttled_in_every_reply(tmp_p
             (ApiKey.FETCH, 12, fetch_fields(("t", 0, 0))),
         ):
             answer = await client.ask(key, version, **fields)
+            answered = time.monotonic()
             assert 0 < answer.throttle_time_ms <= 1000, key
             client.send(ApiKey.API_VERSIONS, 0)
-            assert await client.is_silent(0.02)
+            is_silent = await client.is_silent(0.02)
+            assert is_silent or time.monotonic() - answered > 0.5 * answer.throttle_time_ms / 1000
             client.abort()
             client = await broker.connect()
         client.close()
@@ -244,9 +249,9 @@ def test_who_uses_too_much_of_the_brokers_time_is_throttled_in_every_reply(tmp_p
 def test_a_long_poll_is_not_time_that_a_client_used(tmp_path: Path) -> None:
     async def scenario(broker: RunningBroker) -> None:
         await broker.create_topic("t")
-        await set_quota(broker, DEFAULT_CLIENT, request_percentage=5.0)
+        await set_quota(broker, DEFAULT_CLIENT, request_percentage=25.0)
         client = await broker.connect()
-        await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 0), wait_ms=800))
+        await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 0), wait_ms=3_000))  # 2.5 seconds are free.
         answer = await client.ask(ApiKey.METADATA, 8, **ALL_TOPICS)
         assert answer.throttle_time_ms == 0
         client.close()
@@ -257,13 +262,14 @@ def test_a_long_poll_is_not_time_that_a_client_used(tmp_path: Path) -> None:
 def test_connections_above_the_rate_of_their_address_are_held_and_closed(tmp_path: Path) -> None:
     async def scenario(broker: RunningBroker) -> None:
         await set_quota(broker, [("ip", "127.0.0.1")], connection_creation_rate=1.0)
-        clients = []
-        for _ in range(14):
+        clients, began = [], time.monotonic()
+        for _ in range(24):
             client = await broker.connect()
             client.send(ApiKey.API_VERSIONS, 0)
             clients.append(client)
         refused = await asyncio.gather(*(client.is_closed_by_broker() for client in clients))
-        assert 2 <= sum(refused) <= 5  # The one that set the quota came before it.
+        # Ten come at once and one every second; the one that set the quota came before it.
+        assert 14 - (time.monotonic() - began) - 1 <= sum(refused) <= 15
         for client in clients:
             client.close()
 

@@ -36,6 +36,15 @@ NOW_MS = 1_700_000_000_000
 DECOMPRESSED_MAX = 64 << 20
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Return as soon as the condition holds."""
+    for _ in range(6000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("did not happen within a minute")
+
+
 class TurnableClock:
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self.wall_ms = now_ms

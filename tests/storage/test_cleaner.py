@@ -1,5 +1,6 @@
 import asyncio
 import errno
+from functools import partial
 
 import pytest
 
@@ -22,6 +23,7 @@ from .support import (
     run,
     split,
     succeed,
+    until,
     values_of,
 )
 
@@ -76,8 +78,8 @@ def test_a_dirty_log_is_compacted_and_keeps_the_last_value_of_each_key(tmp_path)
         assert offsets == sorted(set(offsets))
         path = tmp_path / "data" / "cleaner-offset-checkpoint"
         assert path.read_text() == f"0\n1\ntopic 0 {active_base}\n"
-        await asyncio.sleep(0.05)
-        assert not [name for name in PosixFileSystem().listdir(log.directory) if "0.log." in name or "swap" in name]
+        names = partial(PosixFileSystem().listdir, log.directory)
+        await until(lambda: not [name for name in names() if "0.log." in name or "swap" in name])
         more = await fill(logs, log, 50, keys=3)
         await logs.stop()
         return {**expected, **more}

@@ -119,7 +119,7 @@ def test_a_busy_log_does_not_keep_another_from_finishing(tmp_path):
         again()
         append(idle)
         commit.request(idle)
-        await asyncio.wait_for(commit.finish(idle), 5)
+        await asyncio.wait_for(commit.finish(idle), 60)
         assert idle.synced_end == 1
         busy.on_synced = lambda: None
         await commit.finish()

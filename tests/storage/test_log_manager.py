@@ -21,6 +21,7 @@ from .support import (
     read_all,
     run,
     succeed,
+    until,
     values_of,
 )
 
@@ -148,7 +149,7 @@ def test_a_deleted_log_takes_nothing_and_its_files_go(tmp_path):
             append(log)
         assert TP not in logs.logs
         assert not (tmp_path / "data" / "topic-0").exists()
-        for _ in range(100):
+        for _ in range(3000):
             await asyncio.sleep(0.01)
             if not any(path.name.endswith("-delete") for path in (tmp_path / "data").iterdir()):
                 break
@@ -181,7 +182,7 @@ def test_a_topic_deleted_while_it_is_being_synced_takes_nothing_else_down(tmp_pa
         descriptor_path = log.active.path()
         logs.delete(TP)
         go_on.set()
-        for _ in range(100):
+        for _ in range(3000):
             await asyncio.sleep(0.01)
             if not any(path.name.endswith("-delete") for path in (tmp_path / "data").iterdir()):
                 break
@@ -449,8 +450,7 @@ def test_old_segments_are_deleted_and_their_files_removed(tmp_path):
         clock.pass_ms(13_500)
         await logs.apply_retention()
         assert (log.log_start, log.log_end) == (4, 6)
-        await asyncio.sleep(0.05)
-        assert not any(name.endswith(".deleted") for name in FailingFileSystem().listdir(log.directory))
+        await until(lambda: not any(name.endswith(".deleted") for name in FailingFileSystem().listdir(log.directory)))
         clock.pass_ms(60_000)
         await logs.apply_retention()
         assert (log.log_start, log.log_end) == (6, 6)

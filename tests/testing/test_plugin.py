@@ -22,7 +22,7 @@ def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
 
 
@@ -74,7 +74,7 @@ def test_a_folder_can_have_a_broker_of_its_own(tmp_path: Path) -> None:
             "def test_it(penstock_broker):\n"
             "    topic = penstock_broker.create_topic(partitions=-1)\n"
             "    consumer = Consumer({'bootstrap.servers': penstock_broker.bootstrap_servers, 'group.id': 'g'})\n"
-            f"    assert len(consumer.list_topics(topic, timeout=10).topics[topic].partitions) == {count}\n"
+            f"    assert len(consumer.list_topics(topic, timeout=60).topics[topic].partitions) == {count}\n"
             "    consumer.close()\n"
         )
     (tmp_path / "second" / "conftest.py").write_text(

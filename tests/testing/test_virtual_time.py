@@ -30,12 +30,12 @@ def broker() -> Iterator[penstock.testing.EmbeddedBroker]:
 
 def members_count(bootstrap_servers: str, group: str) -> int:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    return len(admin.describe_consumer_groups([group])[group].result(10).members)
+    return len(admin.describe_consumer_groups([group])[group].result(60).members)
 
 
 def first_offset(bootstrap_servers: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "looks at offsets"})
-    low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+    low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
     consumer.close()
     return int(low)
 
@@ -157,5 +157,5 @@ def test_a_sleeping_loop_is_woken() -> None:
     thread.start()
     asleep.wait()
     asyncio.run_coroutine_threadsafe(clock.advance(HOUR_S), loops[0])
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()

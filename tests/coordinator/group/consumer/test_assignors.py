@@ -112,6 +112,6 @@ def test_a_large_group_is_assigned_in_a_moment(name: str, topic_count: int) -> N
     counts = {UUID(int=number): 10_000 // topic_count for number in range(topic_count)}
     specs = members(*(f"m{number}" for number in range(1_000)), topics=frozenset(counts))
     specs = again(specs, ASSIGNORS[name](specs, counts))[1:]
-    before = time.perf_counter()
+    before = time.thread_time()
     ASSIGNORS[name](specs, counts)
-    assert time.perf_counter() - before < SECONDS_MAX
+    assert time.thread_time() - before < SECONDS_MAX

@@ -20,9 +20,9 @@ def test_a_name_matches_as_a_whole() -> None:
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(x+x+)+y", "(.*)*(.*)*(.*)*(.*)*z", "(a|aa|aaa)+b"])
 def test_patterns_that_hang_other_engines_are_done_in_no_time(pattern: str) -> None:
-    before = time.perf_counter()
+    before = time.thread_time()
     matching(pattern, ["a" * 249, "x" * 249, "a" * 248 + "!"] * 10)
-    assert time.perf_counter() - before < 0.5
+    assert time.thread_time() - before < 0.5
 
 
 def test_the_worst_pattern_that_is_taken_costs_milliseconds_a_name() -> None:
@@ -31,9 +31,9 @@ def test_the_worst_pattern_that_is_taken_costs_milliseconds_a_name() -> None:
         format(number * 0x9E3779B97F4A7C15 % 2**249, "0249b").translate({48: "a", 49: "b"}) for number in range(20)
     ]
     check_regex(pattern)
-    before = time.perf_counter()
+    before = time.thread_time()
     matching(pattern, names)
-    assert (time.perf_counter() - before) / len(names) < 0.05
+    assert (time.thread_time() - before) / len(names) < 0.05
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_patterns_that_cannot_be_used_are_refused_with_a_reason(pattern: str) ->
 
 def test_ten_megabytes_of_pattern_are_refused_at_once() -> None:
     pattern = "(a+)+" * 2_000_000
-    before = time.perf_counter()
+    before = time.thread_time()
     with pytest.raises(Refused, match="10000000 bytes"):
         check_regex(pattern)
-    assert time.perf_counter() - before < 0.5
+    assert time.thread_time() - before < 0.5
 
 
 def test_a_bad_pattern_leaves_nothing_behind() -> None:
