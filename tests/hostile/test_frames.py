@@ -150,6 +150,9 @@ class FakeTransport:
     def writelines(self, buffers: list[bytes]) -> None:
         self.written += buffers
 
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
 
 class FakeTime:
     """A listener with a clock of its own, no network and no dispatcher."""

@@ -29,7 +29,7 @@ from penstock.server.dispatch import Dispatcher
 from penstock.server.network import SocketNetwork
 from penstock.storage.fs import PosixFileSystem
 from penstock.wire.codec import Struct, decode_request
-from penstock.wire.produce import read_produce_request
+from penstock.wire.produce import produce_start, read_produce_request
 
 from .mutations import Mutator, framed
 from .test_frames import FakeTransport
@@ -44,7 +44,11 @@ def only_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handlers that do nothing once they have their request."""
 
     def parse_produce(context: Any, header: Any, frame: memoryview, position: int, reply: Any) -> None:
-        read_produce_request(frame, position, header.version)
+        start = header.produce_start
+        known = None if start is None else start.read(frame, position)
+        request = read_produce_request(frame, position, header.version)
+        assert known is None or known == request
+        header.produce_start = produce_start(frame, position, header.version, request)
 
     def parse_fetch(context: Any, header: Any, frame: memoryview, position: int, reply: Any) -> None:
         decode_request(header.api_key, header.version, frame, position)
@@ -62,6 +66,7 @@ class NoConnection:
     """Takes replies and keeps none."""
 
     peer, ip = "nobody", "127.0.0.1"
+    known_header: Any = None
 
     def open_reply(self, *_: Any) -> "NoConnection":
         return self

@@ -12,7 +12,13 @@ from penstock.wire import codec
 from penstock.wire.codec import Struct
 from penstock.wire.fetch import FetchedPartition, pack_fetch_response
 from penstock.wire.fetch_request import read_fetch_request
-from penstock.wire.produce import PartitionResult, pack_produce_response, read_produce_request
+from penstock.wire.produce import (
+    PartitionResult,
+    pack_produce_response,
+    pack_stored,
+    produce_start,
+    read_produce_request,
+)
 
 TOPIC_ID = UUID(int=77)
 
@@ -42,6 +48,47 @@ def test_produce_requests_read_as_the_codec_wrote_them(
     name = next(iter(topic_fields(version).values()))
     found = [(item.topic, item.partition, item.records and bytes(item.records)) for item in request.partitions]
     assert found == [(name, index, records and bytes(records)) for index, records in partitions] * 2
+
+
+def produce_frame(version: int, records: bytes | None, **fields: object) -> bytearray:
+    topic = Struct(**topic_fields(version), partition_data=[Struct(index=7, records=records)])
+    data = bytearray(b"head")
+    message = Struct(**{"transactional_id": None, "acks": -1, "timeout_ms": 1500, **fields}, topic_data=[topic])
+    codec.request_writer(ApiKey.PRODUCE, version)(data, message)
+    return data
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+@given(first=st.binary(max_size=300), second=st.binary(max_size=20_000))
+def test_a_produce_request_is_known_by_its_start(version: int, first: bytes, second: bytes) -> None:
+    frame = memoryview(produce_frame(version, first))
+    start = produce_start(frame, 4, version, read_produce_request(frame, 4, version))
+    assert start is not None
+    frame = memoryview(produce_frame(version, second))
+    assert start.read(frame, 4) == read_produce_request(frame, 4, version)
+    other = memoryview(produce_frame(version, second, acks=1))
+    assert start.read(other, 4) is None
+    assert start.read(memoryview(produce_frame(version, None)), 4) is None
+
+
+@pytest.mark.parametrize("version", [9, 13])
+@given(records=st.binary(max_size=300), data=st.data())
+def test_whatever_is_known_by_its_start_is_read_as_any_other(version: int, records: bytes, data: st.DataObject) -> None:
+    frame = produce_frame(version, records)
+    request = read_produce_request(memoryview(frame), 4, version)
+    start = produce_start(memoryview(frame), 4, version, request)
+    assert start is not None
+    for _ in range(data.draw(st.integers(1, 3))):
+        frame[data.draw(st.integers(4, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    damaged = memoryview(frame)[: data.draw(st.integers(len(frame) - 3, len(frame)))]
+    found = start.read(damaged, 4)
+    assert found is None or found == read_produce_request(damaged, 4, version)
+
+
+@pytest.mark.parametrize("end", [b"\1\0\0\0\0", b"\0\1\0\0\0", b"\0\0\1\0\0", b"\0\0\0\0"])
+def test_a_produce_request_with_tags_or_more_is_not_known_by_its_start(end: bytes) -> None:
+    frame = memoryview(produce_frame(9, b"records")[:-3] + end)
+    assert produce_start(frame, 4, 9, read_produce_request(frame, 4, 9)) is None
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
@@ -80,6 +127,8 @@ def test_produce_responses_are_packed_as_the_codec_would(version: int) -> None:
     assert pack_produce_response(version, [(topic, results)]) == codec.encode_response(
         ApiKey.PRODUCE, version, expected
     )
+    stored = pack_produce_response(version, [(topic, results[:1])], 33)
+    assert pack_stored(version, topic, results[0], 33) == stored
 
 
 FETCHED = st.tuples(st.integers(0, 9), st.integers(0, 2**40), st.integers(-1, 2**31 - 1), st.integers(-1, 9))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.base.steps import Steps, run_now
 from penstock.wire.batch import HEADER_BYTES, CorruptBatch, Header, Record, build_batch, decode_records, read_header
-from penstock.wire.record_walk import SLICE_COUNT, FoundRecord, check_records, find_record
+from penstock.wire.record_walk import SLICE_COUNT, FoundRecord, check_records, find_record, is_plain_record
 
 headers = st.lists(st.builds(Header, st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)
 values = st.none() | st.binary(max_size=300)
@@ -49,6 +49,22 @@ def test_records_that_clients_write_are_sound(fields, needs_key) -> None:
     batch = make(fields)
     assert is_sound(batch, needs_key=needs_key) == decodes(batch, needs_key=needs_key)
     assert is_sound(batch)
+
+
+@given(values, values, st.data())
+def test_a_plain_record_is_sound(key, value, data) -> None:
+    batch = make([(10**12, key, value, [])])
+    assert is_plain_record(parts(batch)[1])
+    for _ in range(data.draw(st.integers(1, 3))):
+        position = data.draw(st.integers(HEADER_BYTES, len(batch) - 1))
+        batch[position] = data.draw(st.integers(0, 255))
+    cut = batch[: data.draw(st.integers(max(HEADER_BYTES + 7, len(batch) - 3), len(batch)))]
+    assert is_sound(cut) or not is_plain_record(parts(cut)[1])
+
+
+@pytest.mark.parametrize("size", [0, 1, 57, 58, 63, 64, 120, 8_180, 8_185, 8_190, 16_000, 100_000])
+def test_a_plain_record_may_have_any_size_up_to_8_kib(size: int) -> None:
+    assert is_plain_record(parts(make([(1, None, bytes(size), [])]))[1]) == (size <= 8_180)
 
 
 @given(records, st.data())

@@ -189,10 +189,11 @@ class Partition:
             self._begin_epoch()
         last_offset = partition_log.log_end + last_offset_delta
         partition_log.append(batch, last_offset, max_timestamp)
-        self._uncommitted_bytes.append((partition_log.log_end, len(batch)))
         if partition_log.config.durability == "fsync":
+            self._uncommitted_bytes.append((partition_log.log_end, len(batch)))
             self._commit.request(partition_log)
         else:
+            self._readable_bytes += len(batch)
             self._advance(partition_log.log_end)
         return partition_log.log_end
 

@@ -1,10 +1,12 @@
 """The table of served APIs: each handler file registers itself here, and what is advertised is read off the table."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.wire.codec import Struct
+from penstock.wire.produce import ProduceStart
 
 if TYPE_CHECKING:
     from penstock.server.connection import Reply
@@ -47,13 +49,16 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
-class RequestHeader(NamedTuple):
+@dataclass(slots=True)
+class RequestHeader:
+    """What is known of a request before it is read. A connection's next request of the same kind may share it."""
+
     api_key: int
     version: int
-    correlation_id: int
     client_id: str | None
     client_host: str = ""
     throttle_ms: int = 0  # Known before work began: its sender uses more of the broker's time than it may.
+    produce_start: ProduceStart | None = None  # Of the last Produce request.
 
 
 # A handler answers at once, or later through an awaitable. It may raise Refused only where the reply has a place for a

@@ -17,6 +17,7 @@ from penstock.base.logging import get_logger
 from penstock.wire.framing import BadSize, FrameReader
 
 if TYPE_CHECKING:
+    from penstock.server.dispatch import KnownHeader
     from penstock.server.listener import ConnectionListener
 
 log = get_logger(__name__)
@@ -27,6 +28,7 @@ REQUESTS_OPEN_MAX = 64  # Java clients keep 5 open, librdkafka up to a million: 
 REQUESTS_OPEN_RESUME = 32
 WRITE_BUFFER_BYTES = 4 << 20  # Four fetch replies of the default size; then the peer is too slow to be read from.
 TURN_REQUESTS_MAX = 16  # That one client gets in a turn of the loop, about a millisecond.
+JOINED_BYTES_MAX = 4 << 10  # Replies up to here are copied into one: that costs less than to send several buffers.
 TURN_BYTES = 16 << 10  # Of their replies: the large ones take longer to make.
 FRAME_PROGRESS_BYTES = 4096  # What has to come of a frame within FRAME_STALL_S: 400 bytes a second.
 
@@ -36,33 +38,36 @@ _SIZE_AND_ID = struct.Struct(">ii")
 class Reply:
     """The place of one reply in the line. `send` or `skip` may come at any time, once."""
 
-    __slots__ = ("_buffers", "_connection", "_correlation_id", "_frame_bytes", "_is_flexible", "on_lost", "size")
+    __slots__ = ("_connection", "_correlation_id", "_is_flexible", "buffers", "frame_bytes", "on_lost", "size")
 
     def __init__(self, connection: "Connection", correlation_id: int, is_flexible: bool, frame_bytes: int) -> None:
         self._connection = connection
         self._correlation_id = correlation_id
         self._is_flexible = is_flexible  # Response header v1 ends in an empty tag section.
-        self._frame_bytes = frame_bytes
-        self._buffers: list[Buffer] | None = None
+        self.frame_bytes = frame_bytes
+        self.buffers: list[Buffer] | None = None  # The reply, once it is ready.
         self.size = 0  # Bytes to send, once it is ready.
         self.on_lost: Callable[[], None] | None = None  # Called when the client leaves before that.
 
     def send(self, buffers: list[Buffer]) -> None:
-        assert self._buffers is None, "replied twice"
-        size = 4 + sum(map(len, buffers))
+        assert self.buffers is None, "replied twice"
+        size = 4
+        for buffer in buffers:
+            size += len(buffer)
         if self._is_flexible:
-            head = _SIZE_AND_ID.pack(size + 1, self._correlation_id) + b"\0"
+            size += 1
+            head = _SIZE_AND_ID.pack(size, self._correlation_id) + b"\0"
         else:
             head = _SIZE_AND_ID.pack(size, self._correlation_id)
-        self._buffers = [head, *buffers]
+        self.buffers = [head, *buffers]
         self.size = 4 + size
         self.on_lost = None  # It refers to the request, which refers to this.
         self._connection.on_reply_ready(self)
 
     def skip(self) -> None:
         """Leave the place without a reply (acks=0)."""
-        assert self._buffers is None, "replied twice"
-        self._buffers = []
+        assert self.buffers is None, "replied twice"
+        self.buffers = []
         self._connection.on_reply_ready(self)
 
     def fail(self, reason: str) -> None:
@@ -95,18 +100,6 @@ class Reply:
         return self._connection.room_bytes
 
     @property
-    def is_ready(self) -> bool:
-        return self._buffers is not None
-
-    @property
-    def frame_bytes(self) -> int:
-        return self._frame_bytes
-
-    def take(self) -> list[Buffer]:
-        assert self._buffers is not None
-        return self._buffers
-
-    @property
     def is_wanted(self) -> bool:
         """False once the client is gone and nobody needs the answer."""
         return not self._connection.is_closed
@@ -134,6 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unmuting: asyncio.TimerHandle | None = None  # Set while the peer is muted, until `_muted_until`.
         self._muted_until = 0.0
         self._has_asked = False  # A whole request has come.
+        self.known_header: KnownHeader | None = None  # Of the last request.
         self.peer = self.ip = "?"
         self.served_since = 0.0  # Loop time; the first request is due soon after.
         self.active_at = 0.0  # Loop time of the last received byte.
@@ -167,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
         self._received.clear()
         for reply in replies:
             on_lost, reply.on_lost = reply.on_lost, None
-            if on_lost is not None and not reply.is_ready:
+            if on_lost is not None and reply.buffers is None:
                 on_lost()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -182,7 +176,8 @@ class Connection(asyncio.BufferedProtocol):
             self._work()
             self._on_bad_peer(error)
             return
-        self._note_receiving(self._frames.reserved_bytes)
+        if self._frames.reserved_bytes != self._receiving_bytes:
+            self._note_receiving(self._frames.reserved_bytes)
         self._work()
         if self._listener.is_over_budget and self._frames.is_mid_frame and not self.is_closed:
             # To wait would be to hold the memory that others wait for. The client tries again.
@@ -297,20 +292,24 @@ class Connection(asyncio.BufferedProtocol):
         """Send every reply whose turn it is."""
         self._is_flush_due = False
         buffers: list[Buffer] = []
-        size = 0
+        size = frame_bytes = 0
         replies = self._replies
-        while replies and replies[0].is_ready:
+        while replies and (ready := replies[0].buffers) is not None:
             done = replies.popleft()
             size += done.size
-            buffers += done.take()
-            self._listener.release(done.frame_bytes)
-        if not self.is_closed:
+            frame_bytes += done.frame_bytes
+            buffers += ready
+        if frame_bytes:
+            self._listener.release(frame_bytes)
+        if buffers and self._transport is not None and not self.is_closed:
             self._unsent_bytes -= size
             self._listener.unsent_bytes -= size
-        if buffers and self._transport is not None and not self.is_closed:
             if self._is_writing_paused:
                 self._note_stuck(size)
-            self._transport.writelines(buffers)
+            if size <= JOINED_BYTES_MAX:
+                self._transport.write(b"".join(buffers))
+            else:
+                self._transport.writelines(buffers)
         if self._is_reading_paused:
             self._update_reading()
 

@@ -26,6 +26,7 @@ class ConnectionListener:
         self.receive_buffer = bytearray(RECEIVE_BYTES)
         self.frame_bytes_max = config.socket_request_max_bytes
         self.budget_used = 0  # Bytes of the requests that are being worked on.
+        self.budget_max = config.queued_max_request_bytes
         self.unsent_bytes = 0  # Of replies that are ready, or that their peers do not read.
         self.dispatch = dispatcher.dispatch
         self.port = config.port
@@ -98,7 +99,7 @@ class ConnectionListener:
 
     @property
     def is_over_budget(self) -> bool:
-        return self.budget_used > self._config.queued_max_request_bytes
+        return self.budget_used > self.budget_max
 
     @property
     def replies_room_bytes(self) -> int:

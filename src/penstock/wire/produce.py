@@ -16,12 +16,14 @@ from uuid import UUID
 from penstock.base.errors import BadPeer
 from penstock.wire.codec import Allowance, read_tags, read_uuid
 from penstock.wire.fields import read_count, read_length, read_string
-from penstock.wire.varint import InvalidVarint, write_uvarint
+from penstock.wire.varint import InvalidVarint, read_uvarint, write_uvarint
 
 FLEXIBLE_VERSION = 9
 TOPIC_ID_VERSION = 13
 LOG_START_VERSION = 5
 RECORD_ERRORS_VERSION = 8
+NO_TAGS = bytes(3)  # Of the partition, the topic and the request.
+START_BYTES_MAX = 512  # Of a request that is remembered: a topic's name has 249 at most.
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -42,6 +44,7 @@ class ProduceRequest(NamedTuple):
     acks: int
     timeout_ms: int
     partitions: list[ProducedPartition]
+    length_at: int  # Where in the frame the length of the last records stands.
 
 
 class PartitionResult(NamedTuple):
@@ -51,6 +54,43 @@ class PartitionResult(NamedTuple):
     log_append_time: int
     log_start: int
     message: str | None
+
+
+class ProduceStart(NamedTuple):
+    """All of a request for one partition but its records: producers send the same again and again."""
+
+    data: bytes  # Up to the records' length.
+    request: ProduceRequest  # Without the records.
+
+    def read(self, frame: memoryview, position: int) -> ProduceRequest | None:
+        """The request at `position`, if only its records are others; None when it must be read as any other."""
+        start = position + len(self.data)
+        if bytes(frame[position:start]) != self.data:
+            return None
+        try:
+            length, start = read_uvarint(frame, start)
+        except InvalidVarint:
+            return None
+        end = start + length - 1
+        if length == 0 or bytes(frame[end:]) != NO_TAGS:
+            return None
+        transactional_id, acks, timeout_ms, ((topic, partition, _),), length_at = self.request
+        produced = ProducedPartition(topic, partition, frame[start:end])
+        return ProduceRequest(transactional_id, acks, timeout_ms, [produced], length_at)
+
+
+def produce_start(frame: memoryview, position: int, version: int, request: ProduceRequest) -> ProduceStart | None:
+    """What to know the next request by, if this one, at `position`, is for one partition."""
+    if version < FLEXIBLE_VERSION or len(request.partitions) != 1:
+        return None
+    if request.length_at - position > START_BYTES_MAX:
+        return None
+    (item,) = request.partitions
+    start = ProduceStart(bytes(frame[position : request.length_at]), request)
+    # Not when it has tags, or no records.
+    if start.read(frame, position) != request:
+        return None
+    return start._replace(request=request._replace(partitions=[item._replace(records=None)]))
 
 
 def read_produce_request(frame: memoryview, position: int, version: int) -> ProduceRequest:
@@ -69,6 +109,7 @@ def _read(frame: memoryview, position: int, version: int) -> ProduceRequest:
     topics_count, position = read_count(frame, position + _ACKS_TIMEOUT.size, flexible)
     allowance.take(topics_count)
     partitions: list[ProducedPartition] = []
+    length_at = position
     for _ in range(topics_count):
         topic: str | UUID | None
         if version >= TOPIC_ID_VERSION:
@@ -81,7 +122,8 @@ def _read(frame: memoryview, position: int, version: int) -> ProduceRequest:
         allowance.take(count)
         for _ in range(count):
             (index,) = _INT32.unpack_from(frame, position)
-            length, position = read_length(frame, position + 4, flexible)
+            length_at = position + 4
+            length, position = read_length(frame, length_at, flexible)
             records = None
             if length >= 0:
                 end = position + length
@@ -95,21 +137,23 @@ def _read(frame: memoryview, position: int, version: int) -> ProduceRequest:
             position = read_tags(frame, position, {}, {}, allowance)
     if flexible:
         read_tags(frame, position, {}, {}, allowance)
-    return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
+    return ProduceRequest(transactional_id, acks, timeout_ms, partitions, length_at)
+
+
+def pack_stored(version: int, topic: str | UUID, result: PartitionResult, throttle_ms: int) -> bytes:
+    """The response body for one batch that was stored: what most producers get."""
+    before, after = _around_stored(version, topic)
+    stored = _STORED.pack(result.partition, 0, result.base_offset, result.log_append_time, result.log_start)
+    if version < LOG_START_VERSION:
+        stored = stored[: _RESULT.size]
+    throttle = _INT32.pack(throttle_ms)
+    return b"".join((before, stored, after, throttle, b"\0" if version >= FLEXIBLE_VERSION else b""))
 
 
 def pack_produce_response(
     version: int, topics: list[tuple[str | UUID, list[PartitionResult]]], throttle_ms: int = 0
 ) -> bytearray:
     """The response body; a topic is named as the request named it."""
-    if len(topics) == 1 and len(topics[0][1]) == 1 and topics[0][1][0].error == 0:
-        topic, (result,) = topics[0]
-        before, after = _around_stored(version, topic)
-        throttle = _INT32.pack(throttle_ms)
-        stored = _STORED.pack(result.partition, 0, result.base_offset, result.log_append_time, result.log_start)
-        if version < LOG_START_VERSION:
-            stored = stored[: _RESULT.size]
-        return bytearray().join((before, stored, after, throttle, b"\0" if version >= FLEXIBLE_VERSION else b""))
     flexible = version >= FLEXIBLE_VERSION
     out = bytearray()
     _write_count(out, len(topics), flexible)

@@ -54,6 +54,40 @@ def find_record(
     return None
 
 
+def is_plain_record(data: memoryview) -> bool:
+    """Whether `data` is a batch's only record, sound, of less than 8 KiB and without headers.
+
+    False says nothing: then `check_records` has to look. Most small requests carry just such a record.
+    """
+    size = len(data)
+    length, position = data[0], 1
+    if length > 0x7F:
+        if data[1] > 0x7F:
+            return False
+        length, position = length + ((data[1] - 1) << 7), 2
+    # Zigzag: all lengths are doubled. Attributes, timestamp delta and offset delta follow, the deltas being zero.
+    if size < position + 6 or length != (size - position) << 1 or data[position + 1] or data[position + 2]:
+        return False
+    position += 3
+    for _ in range(2):  # The key and the value; 1 is -1, none.
+        if position >= size - 1:
+            return False
+        length = data[position]
+        position += 1
+        if length > 0x7F:
+            byte = data[position]
+            if byte > 0x7F:
+                return False
+            length += (byte - 1) << 7
+            position += 1
+        if length & 1:
+            if length != 1:
+                return False
+        else:
+            position += length >> 1
+    return position == size - 1 and data[position] == 0
+
+
 def check_records(header: BatchHeader, data: Buffer, *, needs_key: bool, headers_max: int | None = None) -> Steps[None]:
     """CorruptBatch unless exactly the records that the header announces fill `data`, each whole, in order, and sound.
 

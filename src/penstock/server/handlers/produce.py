@@ -7,13 +7,14 @@ old message formats; they are advertised, because released librdkafka versions c
 """
 
 import asyncio
+from dataclasses import replace
 from uuid import UUID
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.timers import Timer
 from penstock.base.types import NO_OFFSET, NO_TIMESTAMP
-from penstock.partition.batch_check import Prepared, is_check_slow, is_long, wants_records
+from penstock.partition.batch_check import Prepared, is_check_slow, is_long, is_short, wants_records
 from penstock.partition.partition import Partition
 from penstock.server.api import ApiKey, RequestHeader, raw_handler
 from penstock.server.connection import Reply
@@ -23,6 +24,8 @@ from penstock.wire.produce import (
     ProducedPartition,
     ProduceRequest,
     pack_produce_response,
+    pack_stored,
+    produce_start,
     read_produce_request,
 )
 
@@ -38,13 +41,17 @@ _background: set[asyncio.Task[None]] = set()  # Checks under way; the loop alone
 
 @raw_handler(ApiKey.PRODUCE, versions=range(3, 14), advertised_min=0)
 def produce(context: Context, header: RequestHeader, frame: memoryview, position: int, reply: Reply) -> None:
-    request = read_produce_request(frame, position, header.version)
+    start = header.produce_start
+    request = None if start is None else start.read(frame, position)
+    if request is None:
+        request = read_produce_request(frame, position, header.version)
+        header.produce_start = produce_start(frame, position, header.version, request)
     quotas = context.quotas.active
     if quotas is not None:
         # When it comes, not when it is answered: dozens more may be on their way, and shall wait in the socket.
         throttle_ms = quotas.on_produce(header.client_id, len(frame))
         reply.throttle(throttle_ms)
-        header = header._replace(throttle_ms=max(throttle_ms, header.throttle_ms))
+        header = replace(header, throttle_ms=max(throttle_ms, header.throttle_ms))
     slow = _slow_checks(context, request)
     if not slow:
         _Produce(context, header, request, reply, {}).run()
@@ -60,7 +67,7 @@ def _slow_checks(context: Context, request: ProduceRequest) -> list[int]:
     return [
         number
         for number, item in enumerate(request.partitions)
-        if item.records is not None and _is_slow(context, item, item.records)
+        if item.records is not None and not is_short(item.records) and _is_slow(context, item, item.records)
     ]
 
 
@@ -158,12 +165,13 @@ class _Produce:
             appended = partition.append(item.records, produce_version=self._header.version, prepared=verdict)
         except Refused as refused:
             return _refused_result(item.partition, refused.code, refused.message)
-        if acks == ACKS_ALL and not partition.when_committed(
-            appended.next_offset, lambda code: self._reply.attempt(lambda: self._on_committed(number, code))
-        ):
+        if acks == ACKS_ALL and partition.high_watermark < appended.next_offset:
             self._waiting_count += 1
+            partition.when_committed(
+                appended.next_offset, lambda code: self._reply.attempt(lambda: self._on_committed(number, code))
+            )
         return PartitionResult(
-            item.partition, 0, appended.base_offset, appended.log_append_time, partition.log_start, None
+            item.partition, 0, appended.base_offset, appended.log_append_time, partition.log.log_start, None
         )
 
     def _on_committed(self, number: int, code: ErrorCode) -> None:
@@ -195,12 +203,17 @@ class _Produce:
                     return
             self._reply.skip()
             return
+        header, partitions, results = self._header, self._request.partitions, self._results
+        if len(results) == 1 and results[0].error == 0:
+            body = pack_stored(header.version, partitions[0].topic, results[0], header.throttle_ms)
+            self._reply.send([body])
+            return
         topics: list[tuple[str | UUID, list[PartitionResult]]] = []
-        for item, result in zip(self._request.partitions, self._results, strict=True):
+        for item, result in zip(partitions, results, strict=True):
             if not topics or topics[-1][0] != item.topic:
                 topics.append((item.topic, []))
             topics[-1][1].append(result)
-        self._reply.send([pack_produce_response(self._header.version, topics, self._header.throttle_ms)])
+        self._reply.send([pack_produce_response(header.version, topics, header.throttle_ms)])
 
 
 def _refused_result(partition: int, code: ErrorCode, message: str) -> PartitionResult:

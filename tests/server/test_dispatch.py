@@ -1,0 +1,47 @@
+"""From a frame to its handler: what is remembered of one request must not be taken for another's."""
+
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.server.api import Api, ApiKey, RequestHeader
+from penstock.server.dispatch import Dispatcher
+
+VERSIONS = range(2, 4)  # Of ApiVersions: the first has a plain header, the second one that ends in tags.
+
+requests = st.tuples(
+    st.sampled_from(VERSIONS),
+    st.none() | st.sampled_from(["", "a", "ab", "b" * 300]),
+    st.sampled_from([b"", b"a", b"\0", b"ab", b"\xff\xff"]),
+)
+
+
+def frame_of(version: int, client_id: str | None, body: bytes, correlation_id: int) -> memoryview:
+    name = b"" if client_id is None else client_id.encode()
+    head = struct.pack(
+        ">hhih", ApiKey.API_VERSIONS, version, correlation_id, -1 if client_id is None else len(client_id)
+    )
+    return memoryview(bytearray(head + name + (b"\0" if version == 3 else b"") + body))
+
+
+@given(st.lists(requests, max_size=8))
+def test_each_request_has_its_own_header(sent: list[tuple[int, str | None, bytes]]) -> None:
+    found: list[tuple[int, str | None, bytes]] = []
+
+    def handle(context: object, header: RequestHeader, frame: memoryview, position: int, reply: object) -> None:
+        assert header.client_host == "10.0.0.1"
+        found.append((header.version, header.client_id, bytes(frame[position:])))
+
+    context: Any = SimpleNamespace(quotas=SimpleNamespace(active=None))
+    opened: list[int] = []
+    connection: Any = SimpleNamespace(
+        known_header=None, ip="10.0.0.1", open_reply=lambda correlation_id, *_: opened.append(correlation_id)
+    )
+    dispatcher = Dispatcher(context, {18: Api(ApiKey.API_VERSIONS, VERSIONS, 2, None, handle)})
+    for number, (version, client_id, body) in enumerate(sent):
+        dispatcher.dispatch(connection, frame_of(version, client_id, body, number))
+    assert found == sent
+    assert opened == list(range(len(sent)))
