@@ -6,7 +6,6 @@ import logging
 import time
 import tracemalloc
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -27,6 +26,7 @@ from penstock.server.broker import Broker
 from penstock.server.connection import Connection
 from penstock.server.dispatch import Dispatcher
 from penstock.server.network import SocketNetwork
+from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import PosixFileSystem
 from penstock.wire.codec import Struct, decode_request
 from penstock.wire.produce import produce_start, read_produce_request
@@ -160,10 +160,10 @@ def test_damaged_frames_do_not_harm_a_whole_broker(tmp_path: Path, monkeypatch: 
 async def _feed_a_broker(directory: Path) -> None:
     unseen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
-    with ThreadPoolExecutor(max_workers=2) as executor:
+    with DiskThreads(count_max=2) as threads:
         broker = Broker(
             config=BrokerConfig(host="127.0.0.1", port=0, data_dir=str(directory / "data")),
-            fs=PosixFileSystem(executor),
+            fs=PosixFileSystem(threads),
             clock=SystemClock(),
             network=SocketNetwork(),
             store=MemoryStore(),

@@ -6,7 +6,6 @@ import logging
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from penstock.partition.partition import Partition
 from penstock.server.api import ApiKey
 from penstock.server.broker import Broker
 from penstock.server.network import SocketNetwork
+from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import PosixFileSystem
 from penstock.wire.batch import Record, build_batch
 from penstock.wire.codec import (
@@ -38,8 +38,8 @@ TIMEOUT_S = 60.0
 class HeldDisk(PosixFileSystem):
     """Work that waits for the disk waits for us."""
 
-    def __init__(self, executor: ThreadPoolExecutor) -> None:
-        super().__init__(executor)
+    def __init__(self, threads: DiskThreads) -> None:
+        super().__init__(threads)
         self._free = asyncio.Event()
         self._free.set()
         self.error: OSError | None = None
@@ -235,8 +235,8 @@ async def running_broker(
     config = replace(BrokerConfig.load(base | dict(properties or {})), **settings)
     unseen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
-    with ThreadPoolExecutor(max_workers=4) as executor:
-        disk = HeldDisk(executor)
+    with DiskThreads(count_max=4) as threads:
+        disk = HeldDisk(threads)
         broker = Broker(
             config=config,
             fs=disk,

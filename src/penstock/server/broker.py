@@ -5,7 +5,6 @@ import gc
 import resource
 import signal
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from uuid import UUID
 
@@ -30,6 +29,7 @@ from penstock.server.fetch_session import FetchSessionCache
 from penstock.server.listener import ConnectionListener
 from penstock.server.network import Network, SocketNetwork
 from penstock.server.record_work import RecordWork
+from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import FileSystem, PosixFileSystem
 from penstock.storage.log_manager import LogManager
 
@@ -161,10 +161,10 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[int], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    with ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="disk") as executor:
+    with DiskThreads(count_max=DISK_THREADS) as threads:
         broker = Broker(
             config=config,
-            fs=PosixFileSystem(executor),
+            fs=PosixFileSystem(threads),
             clock=SystemClock(),
             network=SocketNetwork(),
             store=SqliteStore(f"{config.data_dir}/metadata.db"),

@@ -9,8 +9,9 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from typing import Protocol, TypeVar
+
+from penstock.storage.disk_threads import DiskThreads
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -124,8 +125,8 @@ class PosixFile:
 
 
 class PosixFileSystem:
-    def __init__(self, executor: Executor | None = None) -> None:
-        self._executor = executor
+    def __init__(self, threads: DiskThreads | None = None) -> None:
+        self._threads = threads
 
     def open(self, path: str, *, create: bool = False) -> PosixFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -171,7 +172,9 @@ class PosixFileSystem:
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
     async def run(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+        if self._threads is None:
+            return await asyncio.to_thread(function)
+        return await self._threads.run(function)
 
 
 _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)

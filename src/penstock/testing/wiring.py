@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -13,6 +12,7 @@ from penstock.cluster.store.memory import MemoryStore
 from penstock.cluster.topic_plan import DeleteTopic, NewTopic, TopicResult
 from penstock.server.broker import Broker
 from penstock.server.network import SocketNetwork
+from penstock.storage.disk_threads import DiskThreads
 from penstock.testing.disk import CountingDisk
 from penstock.testing.settings import Setting, as_text, broker_properties
 from penstock.testing.virtual_time import VirtualTime
@@ -58,8 +58,8 @@ async def running_broker(
     """A broker that serves meanwhile, as `server/broker.py` puts it together, but with its metadata in memory."""
     config = BrokerConfig.load(broker_properties(settings, data_dir=data_dir, durability=durability))
     store = MemoryStore()
-    with ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="penstock disk") as executor:
-        disk = CountingDisk(executor)
+    with DiskThreads(count_max=DISK_THREADS, name="penstock disk") as threads:
+        disk = CountingDisk(threads)
         broker = Broker(
             config=config,
             fs=disk,
