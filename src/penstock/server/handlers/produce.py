@@ -7,15 +7,16 @@ old message formats; they are advertised, because released librdkafka versions c
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.timers import Timer
-from penstock.base.types import NO_OFFSET, NO_TIMESTAMP
+from penstock.base.types import NO_OFFSET, NO_TIMESTAMP, Offset
 from penstock.partition.batch_check import Prepared, is_check_slow, is_long, is_short, wants_records
-from penstock.partition.partition import Partition
+from penstock.partition.partition import Appended, Committed, Partition
 from penstock.server.api import ApiKey, RequestHeader, raw_handler
 from penstock.server.connection import Reply
 from penstock.server.context import Context
@@ -34,6 +35,7 @@ log = get_logger(__name__)
 ACKS_ALL = -1
 ACKS_NONE = 0
 ACKS_VALID = (-1, 0, 1)
+NO_VERDICTS: Mapping[int, Prepared | Refused] = {}
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 _background: set[asyncio.Task[None]] = set()  # Checks under way; the loop alone holds tasks weakly.
@@ -54,7 +56,7 @@ def produce(context: Context, header: RequestHeader, frame: memoryview, position
         header = replace(header, throttle_ms=max(throttle_ms, header.throttle_ms))
     slow = _slow_checks(context, request)
     if not slow:
-        _Produce(context, header, request, reply, {}).run()
+        _store(context, header, request, reply, NO_VERDICTS)
         return
     reply.hold_others()
     task = asyncio.get_running_loop().create_task(_check_first(context, header, request, reply, slow))
@@ -99,7 +101,7 @@ async def _check_first(
     try:
         for number in slow:
             verdicts[number] = await _verdict(context, header, request.partitions[number])
-        _Produce(context, header, request, reply, verdicts).run()
+        _store(context, header, request, reply, verdicts)
     except Exception:
         log.exception("request failed", api="PRODUCE", version=header.version, client=header.client_id)
         reply.fail("internal error")
@@ -117,62 +119,104 @@ async def _verdict(context: Context, header: RequestHeader, item: ProducedPartit
         return Refused(refused.code, refused.message)  # Without its traceback, which holds the decompressed data.
 
 
-class _Produce:
-    """One request on its way: results by partition, and how many of them still wait for their commit."""
+def _store(
+    context: Context,
+    header: RequestHeader,
+    request: ProduceRequest,
+    reply: Reply,
+    verdicts: Mapping[int, Prepared | Refused],
+) -> None:
+    """Append every batch, and answer now or when the last of them is committed."""
+    results: list[PartitionResult] = []
+    uncommitted: list[tuple[int, Partition, Offset]] = []
+    for number, item in enumerate(request.partitions):
+        try:
+            partition, appended = _append(context, header, request, item, verdicts.get(number))
+        except Refused as refused:
+            results.append(_refused_result(item.partition, refused.code, refused.message))
+            continue
+        if request.acks == ACKS_ALL and partition.high_watermark < appended.next_offset:
+            uncommitted.append((number, partition, appended.next_offset))
+        log_start = partition.log.log_start
+        results.append(
+            PartitionResult(item.partition, 0, appended.base_offset, appended.log_append_time, log_start, None)
+        )
+    if uncommitted:
+        _Commit(context, header, request, results, reply).begin(uncommitted)
+    else:
+        _answer(header, request, results, reply)
 
-    __slots__ = ("_context", "_header", "_reply", "_request", "_results", "_timer", "_verdicts", "_waiting_count")
+
+def _append(
+    context: Context,
+    header: RequestHeader,
+    request: ProduceRequest,
+    item: ProducedPartition,
+    verdict: Prepared | Refused | None,
+) -> tuple[Partition, Appended]:
+    if request.acks not in ACKS_VALID:
+        raise Refused(ErrorCode.invalid_required_acks, f"acks={request.acks}, -1, 0 and 1 are allowed")
+    if request.transactional_id is not None:
+        raise Refused(ErrorCode.transactional_id_authorization_failed, "transactions are not served yet")
+    partition = _partition(context, item)
+    if item.records is None:
+        raise Refused(ErrorCode.invalid_record, "one batch is needed")
+    if isinstance(verdict, Refused):
+        raise Refused(verdict.code, verdict.message)  # Not itself: its traceback would hold what holds it.
+    return partition, partition.append(item.records, produce_version=header.version, prepared=verdict)
+
+
+def _answer(header: RequestHeader, request: ProduceRequest, results: list[PartitionResult], reply: Reply) -> None:
+    if not reply.is_wanted:
+        return
+    if request.acks == ACKS_NONE:
+        for result in results:
+            if result.error:
+                reply.fail(f"acks=0 and {ErrorCode(result.error).name}")
+                return
+        reply.skip()
+        return
+    if len(results) == 1 and results[0].error == 0:
+        reply.send([pack_stored(header.version, request.partitions[0].topic, results[0], header.throttle_ms)])
+        return
+    topics: list[tuple[str | UUID, list[PartitionResult]]] = []
+    for item, result in zip(request.partitions, results, strict=True):
+        if not topics or topics[-1][0] != item.topic:
+            topics.append((item.topic, []))
+        topics[-1][1].append(result)
+    reply.send([pack_produce_response(header.version, topics, header.throttle_ms)])
+
+
+class _Commit:
+    """A request whose batches are written, and how many of them still wait for their commit."""
+
+    __slots__ = ("_context", "_header", "_reply", "_request", "_results", "_timer", "_waiting_count")
 
     def __init__(
         self,
         context: Context,
         header: RequestHeader,
         request: ProduceRequest,
+        results: list[PartitionResult],
         reply: Reply,
-        verdicts: dict[int, Prepared | Refused],
     ) -> None:
         self._context = context
         self._header = header
         self._request = request
+        self._results = results
         self._reply = reply
-        self._verdicts = verdicts  # On the batches that were looked at already.
-        self._results: list[PartitionResult] = []
-        self._waiting_count = 1  # Our own turn in `run`: no answer before every partition has its result.
+        self._waiting_count = 0
         self._timer: Timer | None = None
 
-    def run(self) -> None:
-        acks = self._request.acks
-        for number, item in enumerate(self._request.partitions):
-            self._results.append(self._append(number, item, acks))
-        self._waiting_count -= 1
-        if self._waiting_count == 0:
-            self._finish()
-        else:
-            delay_s = max(0, self._request.timeout_ms) / 1000
-            self._timer = self._context.timers.call_later(delay_s, lambda: self._reply.attempt(self._on_timeout))
+    def begin(self, uncommitted: list[tuple[int, Partition, Offset]]) -> None:
+        self._waiting_count = len(uncommitted)
+        for number, partition, next_offset in uncommitted:
+            partition.when_committed(next_offset, self._once_committed(number))
+        delay_s = max(0, self._request.timeout_ms) / 1000
+        self._timer = self._context.timers.call_later(delay_s, lambda: self._reply.attempt(self._on_timeout))
 
-    def _append(self, number: int, item: ProducedPartition, acks: int) -> PartitionResult:
-        try:
-            if acks not in ACKS_VALID:
-                raise Refused(ErrorCode.invalid_required_acks, f"acks={acks}, -1, 0 and 1 are allowed")
-            if self._request.transactional_id is not None:
-                raise Refused(ErrorCode.transactional_id_authorization_failed, "transactions are not served yet")
-            partition = _partition(self._context, item)
-            if item.records is None:
-                raise Refused(ErrorCode.invalid_record, "one batch is needed")
-            verdict = self._verdicts.get(number)
-            if isinstance(verdict, Refused):
-                return _refused_result(item.partition, verdict.code, verdict.message)
-            appended = partition.append(item.records, produce_version=self._header.version, prepared=verdict)
-        except Refused as refused:
-            return _refused_result(item.partition, refused.code, refused.message)
-        if acks == ACKS_ALL and partition.high_watermark < appended.next_offset:
-            self._waiting_count += 1
-            partition.when_committed(
-                appended.next_offset, lambda code: self._reply.attempt(lambda: self._on_committed(number, code))
-            )
-        return PartitionResult(
-            item.partition, 0, appended.base_offset, appended.log_append_time, partition.log.log_start, None
-        )
+    def _once_committed(self, number: int) -> Committed:
+        return lambda code: self._reply.attempt(lambda: self._on_committed(number, code))
 
     def _on_committed(self, number: int, code: ErrorCode) -> None:
         if self._waiting_count == 0:
@@ -194,26 +238,7 @@ class _Produce:
     def _finish(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if not self._reply.is_wanted:
-            return
-        if self._request.acks == ACKS_NONE:
-            for result in self._results:
-                if result.error:
-                    self._reply.fail(f"acks=0 and {ErrorCode(result.error).name}")
-                    return
-            self._reply.skip()
-            return
-        header, partitions, results = self._header, self._request.partitions, self._results
-        if len(results) == 1 and results[0].error == 0:
-            body = pack_stored(header.version, partitions[0].topic, results[0], header.throttle_ms)
-            self._reply.send([body])
-            return
-        topics: list[tuple[str | UUID, list[PartitionResult]]] = []
-        for item, result in zip(partitions, results, strict=True):
-            if not topics or topics[-1][0] != item.topic:
-                topics.append((item.topic, []))
-            topics[-1][1].append(result)
-        self._reply.send([pack_produce_response(header.version, topics, header.throttle_ms)])
+        _answer(self._header, self._request, self._results, self._reply)
 
 
 def _refused_result(partition: int, code: ErrorCode, message: str) -> PartitionResult:
