@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .client_kinds import ClientKind
 
-RUN_S_MAX = 240  # Five codecs, produced once and consumed twice; the slowest client takes a quarter of it.
+RUN_S_MAX = 600  # Five codecs, produced once and consumed twice; the slowest client takes a tenth of it.
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 OFFSETS_TOPIC = "__consumer_offsets"
 
 _OFFSET_COMMIT = 8

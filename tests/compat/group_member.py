@@ -15,8 +15,8 @@ from .parts import golang, java, node
 from .parts.cache import CLIENTS
 
 SESSION_MS = 3_000  # Long enough for a JVM on a busy machine, short enough to wait for.
-WAIT_S_MAX = 60  # For what takes a session or a start at the most; only a failure waits so long.
-EXIT_S_MAX = 30
+WAIT_S_MAX = 150  # For what takes a session or a start at the most; only a failure waits so long.
+EXIT_S_MAX = 60
 
 Event = Mapping[str, Any]
 

@@ -61,7 +61,7 @@ class KafkaTools:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(60)
 
 
 def _part(stream: IO[bytes]) -> str:

@@ -28,7 +28,7 @@ from .parts import java
 from .topics import create_topic, produce_numbers, read_values
 
 RECORDS_PER_PARTITION = 10
-TOOL_S_MAX = 120
+TOOL_S_MAX = 240
 
 
 @pytest.fixture(scope="module")

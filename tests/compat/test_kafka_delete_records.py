@@ -52,7 +52,7 @@ def test_consumer_gets_the_rest(kafka_tools: KafkaTools, broker: Broker, topic: 
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, **config})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])  # Deleted: the broker must say out of range, not hand it out.
-        messages = consumer.consume(RECORD_COUNT - 5, timeout=20)
+        messages = consumer.consume(RECORD_COUNT - 5, timeout=60)
     finally:
         consumer.close()
     assert [(message.offset(), message.value()) for message in messages] == [(5, b"5"), (6, b"6"), (7, b"7")]

@@ -89,7 +89,7 @@ def test_partitions_can_be_added_but_not_taken_away(kafka_tools: KafkaTools, top
 
 def test_deleted_topic_is_gone(kafka_tools: KafkaTools, topic: str) -> None:
     kafka_tools.output(TOPICS, "--delete", "--topic", topic)
-    deadline = time.monotonic() + 10  # Kafka answers before every broker has let go of it.
+    deadline = time.monotonic() + 60  # Kafka answers before every broker has let go of it.
     while topic in _listed(kafka_tools) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert topic not in _listed(kafka_tools)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-READY_S_MAX = 30
+READY_S_MAX = 60
 
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 BETWEEN_RECORDS_MS = 1_000

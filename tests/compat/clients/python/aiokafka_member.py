@@ -51,9 +51,13 @@ class AiokafkaMember(ConsumerRebalanceListener):
     async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
         self._story.revoked({one.partition for one in revoked})
 
-    def poll(self) -> Records:
-        polled = self._wait(self._consumer.getmany(timeout_ms=int(member_loop.POLL_S * 1000), max_records=100))
-        return [(m.partition, m.offset, m.value.decode()) for messages in polled.values() for m in messages]
+    def poll(self) -> tuple[int, Records]:
+        return self._wait(self._poll())
+
+    async def _poll(self) -> tuple[int, Records]:
+        polled = await self._consumer.getmany(timeout_ms=int(member_loop.POLL_S * 1000), max_records=100)
+        generation = self._story.generation  # Here, where rebalances happen: when the caller wakes, it may be the next.
+        return generation, [(m.partition, m.offset, m.value.decode()) for ms in polled.values() for m in ms]
 
     def commit(self, offsets: Offsets) -> None:
         wanted = {TopicPartition(self._topic, partition): offset for partition, offset in offsets.items()}

@@ -34,12 +34,12 @@ class ConfluentMember:
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._story.revoked({one.partition for one in partitions})
 
-    def poll(self) -> Records:
+    def poll(self) -> tuple[int, Records]:
         records: Records = []
         for message in self._consumer.consume(100, member_loop.POLL_S):
             if message.error() is None:
                 records.append((message.partition(), message.offset(), message.value().decode()))
-        return records
+        return self._story.generation, records
 
     def commit(self, offsets: Offsets) -> None:
         wanted = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from record_file import Record, in_log_order, read_records, write_records
 
-IDLE_S_MAX = 20  # A consumer that gets nothing for this long gives up: the broker holds something back.
+IDLE_S_MAX = 60  # A consumer that gets nothing for this long gives up: the broker holds something back.
 
 
 class Client(Protocol):

@@ -34,9 +34,10 @@ class KafkaPythonMember(ConsumerRebalanceListener):
     def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
         self._story.revoked({one.partition for one in revoked})
 
-    def poll(self) -> Records:
+    def poll(self) -> tuple[int, Records]:
         polled = self._consumer.poll(timeout_ms=int(member_loop.POLL_S * 1000), max_records=100)
-        return [(m.partition, m.offset, m.value.decode()) for messages in polled.values() for m in messages]
+        records = [(m.partition, m.offset, m.value.decode()) for messages in polled.values() for m in messages]
+        return self._story.generation, records
 
     def commit(self, offsets: Offsets) -> None:
         self._consumer.commit(

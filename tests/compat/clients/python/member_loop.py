@@ -29,7 +29,9 @@ Offsets = dict[int, int]
 
 
 class Member(Protocol):
-    def poll(self) -> Records: ...
+    def poll(self) -> tuple[int, Records]:
+        """What there is to read, and the generation in which it was read."""
+
     def commit(self, offsets: Offsets) -> None: ...
     def close(self) -> None: ...
 
@@ -61,22 +63,25 @@ class Story:
 
     def assigned(self, partitions: set[int], *, generation: int, member: str) -> None:
         """`partitions` are added to those it has: eager clients have given up all of them before."""
-        self.generation = generation
-        self.owned |= partitions
+        with self._lock:
+            self.generation = generation
+            self.owned |= partitions
         self.tell("assigned", generation=generation, member=member, partitions=sorted(self.owned))
 
     def revoked(self, partitions: set[int]) -> None:
-        self.owned -= partitions
-        self._revoked |= partitions
+        with self._lock:  # Some clients rebalance in a thread of their own.
+            self.owned -= partitions
+            self._revoked |= partitions
         self.tell("revoked", partitions=sorted(partitions))
 
     def take_revoked(self) -> set[int]:
         """What was taken from it since it was last asked, whether or not it was given back."""
-        revoked, self._revoked = self._revoked, set()
+        with self._lock:
+            revoked, self._revoked = self._revoked, set()
         return revoked
 
-    def records(self, records: Records) -> None:
-        self.tell("records", generation=self.generation, records=records)
+    def records(self, generation: int, records: Records) -> None:
+        self.tell("records", generation=generation, records=records)
 
     def committed(self, offsets: Offsets) -> None:
         self.tell("committed", generation=self.generation, offsets=offsets)
@@ -119,11 +124,11 @@ def run(member: Member, story: Story) -> None:
             unsaved = _commit(member, story, unsaved)
         if is_holding:
             continue
-        records = member.poll()
+        generation, records = member.poll()
         revoked = story.take_revoked()
         unsaved = {partition: offset for partition, offset in unsaved.items() if partition not in revoked}
         if records:
-            story.records(records)
+            story.records(generation, records)
             unsaved |= {partition: offset + 1 for partition, offset, _ in records}
         if records and shall_hold:
             shall_hold, is_holding = False, True
