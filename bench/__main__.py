@@ -31,9 +31,11 @@ OUT = Path(__file__).parent / "out"
 def main() -> int:
     options = _options()
     console = Console(width=140)
-    workloads = [workload for workload in WORKLOADS if options.only in workload.name]
-    if options.quick:
-        workloads = [workload for workload in workloads if workload.partitions <= 12]
+    workloads = [
+        workload
+        for workload in WORKLOADS
+        if options.only in workload.name and (workload.is_quick or not options.quick or options.only)
+    ]
     peer_workloads = [workload for workload in PEER_WORKLOADS if options.only in workload.name]
     try:
         load = JavaLoad()

@@ -1,13 +1,16 @@
 """The brokers that are compared: Penstock and Apache Kafka, one process each, started anew for every round."""
 
+import contextlib
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar, Self
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.raw_load import answers
+from bench.raw_load import RawClient, answers
 from bench.server import Server
 from compat.parts import java
 from compat.reference_kafka import CLUSTER_ID
@@ -22,15 +25,22 @@ KAFKA_JVM = (
 # Kafka says that a topic is made before its partitions answer, and refuses raw requests at first. Loaded at once, one
 # of twelve partitions refused its producer for two minutes: out of order sequence numbers, for a reason not looked for.
 SETTLE_S = 0.5
+LED_S_MAX = 60
 
 
 class Broker(Server):
+    # A consumer that is alone in its group need not wait for others to join; Kafka's own example file says the same.
+    settings: ClassVar[str] = "group.initial.rebalance.delay.ms=0\n"
     fsync_config: ClassVar[dict[str, str]]  # Of a topic whose records are synced before they are acknowledged.
     os_config: ClassVar[dict[str, str]]  # Of a topic whose records are left to the operating system.
 
     @property
     def bootstrap(self) -> str:
         return self.address
+
+    @property
+    def properties(self) -> Path:
+        return self.directory / "server.properties"
 
     def is_ready(self) -> bool:
         return answers(self.port)
@@ -40,15 +50,27 @@ class Broker(Server):
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         return self
 
-    def create_topic(self, name: str, *, partitions: int = 1, is_synced: bool = False) -> None:
+    @contextlib.contextmanager
+    def topic(self, name: str, *, partitions: int = 1, is_synced: bool = False) -> Iterator[str]:
+        """A topic that is ready to be loaded, and gone afterwards: its pages in the cache would slow down the next."""
         config = self.fsync_config if is_synced else self.os_config
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
         self._admin.create_topics([topic])[name].result(60)
+        self._wait_until_led(name, partitions)
         time.sleep(SETTLE_S)
+        try:
+            yield name
+        finally:
+            self._admin.delete_topics([name])[name].result(60)
 
-    def delete_topic(self, name: str) -> None:
-        """Each workload cleans up: a page cache full of the last one's records would slow down the next."""
-        self._admin.delete_topics([name])[name].result(60)
+    def _wait_until_led(self, topic: str, partitions: int) -> None:
+        """Until every partition answers: the last of a thousand takes a while."""
+        deadline = time.monotonic() + LED_S_MAX
+        with contextlib.closing(RawClient(self.port)) as client:
+            while errors := client.end_errors(topic, partitions):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"partitions of {topic} still answer {errors}")
+                time.sleep(0.1)
 
 
 class Penstock(Broker):
@@ -57,11 +79,12 @@ class Penstock(Broker):
     os_config: ClassVar = {"penstock.durability": "os"}
 
     def prepare(self) -> None:
-        """Nothing: the first start makes its own files."""
+        self.properties.write_text(self.settings)
 
     def command(self) -> list[str]:
         serve = [sys.executable, "-m", "penstock.cli.main", "serve"]
-        return [*serve, "--listen", self.bootstrap, "--data", str(self.directory / "data")]
+        where = ["--listen", self.bootstrap, "--data", str(self.directory / "data")]
+        return [*serve, *where, "--config", str(self.properties)]
 
 
 class Kafka(Broker):
@@ -71,9 +94,8 @@ class Kafka(Broker):
 
     def prepare(self) -> None:
         controller_port = free_port()
-        self._properties = self.directory / "server.properties"
         # Kafka's defaults, but for what a single node needs.
-        self._properties.write_text(
+        self.properties.write_text(
             "process.roles=broker,controller\n"
             "node.id=1\n"
             f"listeners=PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{controller_port}\n"
@@ -81,10 +103,10 @@ class Kafka(Broker):
             "controller.listener.names=CONTROLLER\n"
             f"controller.quorum.bootstrap.servers={HOST}:{controller_port}\n"
             f"log.dirs={self.directory}/data\n"
-            "offsets.topic.replication.factor=1\n"
+            "offsets.topic.replication.factor=1\n" + self.settings
         )
-        form = ["format", "--standalone", "--cluster-id", CLUSTER_ID, "--config", str(self._properties)]
+        form = ["format", "--standalone", "--cluster-id", CLUSTER_ID, "--config", str(self.properties)]
         subprocess.run([*java.program("kafka.tools.StorageTool"), *form], check=True, stdout=subprocess.DEVNULL)
 
     def command(self) -> list[str]:
-        return [*java.program("kafka.Kafka", KAFKA_JVM), str(self._properties)]
+        return [*java.program("kafka.Kafka", KAFKA_JVM), str(self.properties)]

@@ -193,8 +193,12 @@ async def stop(tasks: list["asyncio.Task[None]"]) -> None:
             raise RuntimeError("a member failed") from result
 
 
+class DelayingPenstock(Penstock):
+    settings = ""  # Members that start together get one rebalance.
+
+
 def main() -> None:
-    with tempfile.TemporaryDirectory() as directory, Penstock(Path(directory)) as broker:
+    with tempfile.TemporaryDirectory() as directory, DelayingPenstock(Path(directory)) as broker:
         uvloop.run(measure_rebalance(broker))
         uvloop.run(measure_heartbeats(broker))
 

@@ -67,6 +67,19 @@ class MeasuredProcess:
         return sum(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
+class CpuLaps:
+    """The processor time of a process, in laps."""
+
+    def __init__(self, process: MeasuredProcess) -> None:
+        self._process = process
+        self._begun_s = process.cpu_s
+
+    def lap_s(self) -> float:
+        """What it has used since the last lap."""
+        begun_s, self._begun_s = self._begun_s, self._process.cpu_s
+        return self._begun_s - begun_s
+
+
 def _read(pid: int, name: str) -> str:
     """What the kernel says of a process; zeros of one that has just ended."""
     try:

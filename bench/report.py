@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench.workloads import LOWER_IS_BETTER
+from bench.workloads import is_lower_better
 
 Rounds = dict[str, dict[str, dict[str, list[float]]]]  # Workload → figure → broker → one value a round.
 
@@ -25,10 +25,6 @@ class PeerRounds:
     rounds: Rounds = field(default_factory=new_rounds)
     legend: dict[str, str] = field(default_factory=dict)  # Server → its version, client and durability.
     missing: dict[str, str] = field(default_factory=dict)  # Server → why there is nothing of it, or not all.
-
-
-def is_lower_better(figure: str) -> bool:
-    return figure.endswith(LOWER_IS_BETTER)
 
 
 def print_table(console: Console, rounds: Rounds, own: str, peer: str) -> None:
@@ -106,7 +102,9 @@ def _beside(figure: str, ours: list[float], theirs: list[float]) -> str:
 
 
 def _ratio(figure: str, ours: list[float], theirs: list[float]) -> str:
-    ratio = statistics.median(ours) / max(1e-9, statistics.median(theirs))
+    if not statistics.median(theirs):
+        return "-"  # Less than the load generator can tell from nothing.
+    ratio = statistics.median(ours) / statistics.median(theirs)
     is_ahead = ratio < 1 if is_lower_better(figure) else ratio > 1
     return f"[{'green' if is_ahead else 'red'}]{ratio:.2f}x[/]"
 

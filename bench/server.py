@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.process import MeasuredProcess
+from bench.process import CpuLaps, MeasuredProcess
 from ports import HOST, free_port, is_open
 
 START_S_MAX = 60
@@ -53,6 +53,9 @@ class Server(abc.ABC):
     def process(self) -> MeasuredProcess:
         assert self._process, f"{self.name} was not started"
         return self._process
+
+    def cpu_laps(self) -> CpuLaps:
+        return CpuLaps(self.process)
 
     def stop(self) -> None:
         if self._process:

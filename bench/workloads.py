@@ -1,21 +1,23 @@
-"""What is measured: each workload takes a broker and gives figures."""
+"""What is measured: each workload runs on a stage and gives figures."""
 
+import itertools
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench.brokers import Broker
 from bench.java_load import JavaLoad
-from bench.raw_load import RawClient
+from bench.raw_load import RawClient, produce_frame
 from bench.rdkafka_load import RdkafkaLoad
 from bench.server import Server
 from bench.waiting_load import deliver_to_waiting
 
 Figures = dict[str, float]
 
-# Endings of their names; of all others, more is better.
-LOWER_IS_BETTER = ("ms", "CPU s per GB", "CPU µs per request", "start s", "idle MB", "peak MB")
+BATCH_SIZE = "131072"  # The default of 16 KB is for latency; whoever wants throughput sets this first.
+TAIL_MB_PER_S = 20  # Far below what either broker can take: the consumer is at the tail all the time.
 
 
 class Scale(NamedTuple):
@@ -29,118 +31,176 @@ FULL = Scale(megabytes=500, seconds=8.0)
 QUICK = Scale(megabytes=80, seconds=1.5)
 
 
+class Stage(NamedTuple):
+    """What a workload runs on. The topic is its own."""
+
+    broker: Broker
+    load: JavaLoad
+    scale: Scale
+    topic: str
+
+
 @dataclass(frozen=True)
 class Workload:
     name: str
-    run: Callable[["Workload", Broker, JavaLoad, Scale, str], Figures]
+    run: Callable[["Workload", Stage], Figures]
     record_bytes: int = 1000
     partitions: int = 1
     is_synced: bool = False
     compression: str = "none"
     number: int = 0  # Producers, consumers or records a second.
+    is_quick: bool = True  # Whether it is part of a quick run.
+
+    def count(self, megabytes: float) -> int:
+        """Records that come to so much."""
+        return int(megabytes * 1_000_000 / self.record_bytes)
 
 
 def measure(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, number: int) -> Figures:
     """One round of it, on a topic of its own."""
-    topic = f"bench-{number}"
-    broker.create_topic(topic, partitions=workload.partitions, is_synced=workload.is_synced)
-    try:
-        return workload.run(workload, broker, load, scale, topic)
-    finally:
-        broker.delete_topic(topic)
+    with broker.topic(f"bench-{number}", partitions=workload.partitions, is_synced=workload.is_synced) as topic:
+        return workload.run(workload, Stage(broker, load, scale, topic))
 
 
-def _produce_and_consume(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, topic: str) -> Figures:
-    count = scale.megabytes * 1_000_000 // workload.record_bytes
-    gigabytes = scale.megabytes / 1000
-    cpu_s = broker.process.cpu_s
+def is_lower_better(figure: str) -> bool:
+    """Of what is counted by the second, more is better; of time, memory and growth, less."""
+    return not figure.endswith("/s")
+
+
+def _produce_and_consume(workload: Workload, stage: Stage) -> Figures:
+    broker, load, scale, topic = stage
+    count, gigabytes, cpu = workload.count(scale.megabytes), scale.megabytes / 1000, broker.cpu_laps()
     produced = load.produce(
         broker.bootstrap,
         topic,
         count=count,
         record_bytes=workload.record_bytes,
         compression_type=workload.compression,
-        batch_size="131072",  # The default of 16 KB is for latency; whoever wants throughput sets this first.
+        batch_size=BATCH_SIZE,
     )
-    produce_cpu_s = broker.process.cpu_s - cpu_s
-    cpu_s = broker.process.cpu_s
+    produce_cpu_s = cpu.lap_s()
     consumed = load.consume(broker.bootstrap, topic, count=count, record_bytes=workload.record_bytes)
-    consume_cpu_s = broker.process.cpu_s - cpu_s
     return {
         "produce MB/s": produced,
         "consume MB/s": consumed,
         "produce CPU s per GB": produce_cpu_s / gigabytes,
-        "consume CPU s per GB": consume_cpu_s / gigabytes,
+        "consume CPU s per GB": cpu.lap_s() / gigabytes,
     }
 
 
-def _produce_defaults(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, topic: str) -> Figures:
-    count = scale.megabytes * 1_000_000 // workload.record_bytes // 2
-    cpu_s = broker.process.cpu_s
-    produced = load.produce(broker.bootstrap, topic, count=count, record_bytes=workload.record_bytes)
-    return {"MB/s": produced, "CPU s per GB": (broker.process.cpu_s - cpu_s) * 2000 / scale.megabytes}
+def _at_once(workload: Workload, stage: Stage) -> Figures:
+    """At full speed; a GB goes in and out again."""
+    broker, load, scale, topic = stage
+    cpu = broker.cpu_laps()
+    produced, consumed = load.both(
+        broker.bootstrap,
+        topic,
+        count=workload.count(scale.megabytes),
+        record_bytes=workload.record_bytes,
+        batch_size=BATCH_SIZE,
+    )
+    return {
+        "produce MB/s": produced,
+        "consume MB/s": consumed,
+        "CPU s per GB": cpu.lap_s() * 1000 / scale.megabytes,
+    }
 
 
-def _prebuilt(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, topic: str) -> Figures:
+def _from_tail(workload: Workload, stage: Stage) -> Figures:
+    """At a rate that is the same for both brokers, so that their cost is what differs."""
+    broker, load, scale, topic = stage
+    megabytes, cpu = TAIL_MB_PER_S * scale.seconds, broker.cpu_laps()
+    load.both(
+        broker.bootstrap,
+        topic,
+        count=workload.count(megabytes),
+        record_bytes=workload.record_bytes,
+        rate=workload.count(TAIL_MB_PER_S),
+        batch_size=BATCH_SIZE,
+    )
+    return {"CPU s per GB": cpu.lap_s() * 1000 / megabytes}
+
+
+def _produce_defaults(workload: Workload, stage: Stage) -> Figures:
+    broker, load, scale, topic = stage
+    megabytes, cpu = scale.megabytes / 2, broker.cpu_laps()
+    produced = load.produce(
+        broker.bootstrap, topic, count=workload.count(megabytes), record_bytes=workload.record_bytes
+    )
+    figure = "synced MB/s" if workload.is_synced else "produce MB/s"
+    return {figure: produced, "CPU s per GB": cpu.lap_s() * 1000 / megabytes}
+
+
+def _prebuilt(workload: Workload, stage: Stage) -> Figures:
     """Requests of a megabyte, made once: here the broker is the limit, not the client."""
-    client = RawClient(broker.port)
-    requests, records = scale.megabytes, 1_000_000 // workload.record_bytes
-    cpu_s = broker.process.cpu_s
-    produce_s = client.produce(topic, workload.record_bytes, records, requests, in_flight=5)
-    produce_cpu_s = broker.process.cpu_s - cpu_s
-    consume_s = client.fetch(topic, requests * 1_000_000, 1 << 20)
-    client.close()
+    broker, _, scale, topic = stage
+    requests, records = scale.megabytes, workload.count(1)
+    frame = produce_frame(topic, record_bytes=workload.record_bytes, records=records)
+    with closing(RawClient(broker.port)) as client:
+        cpu = broker.cpu_laps()
+        produce_s = client.produce(itertools.repeat(frame, requests), in_flight=5)
+        produce_cpu_s = cpu.lap_s()
+        consume_s = client.fetch(topic, end=requests * records, bytes_max=1 << 20)
+        consume_cpu_s = cpu.lap_s()
     return {
         "produce MB/s": requests / produce_s,
         "consume MB/s": requests / consume_s,
         "produce CPU s per GB": produce_cpu_s * 1000 / requests,
-        "consume CPU s per GB": (broker.process.cpu_s - cpu_s - produce_cpu_s) * 1000 / requests,
+        "consume CPU s per GB": consume_cpu_s * 1000 / requests,
     }
 
 
-def _rdkafka(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, topic: str) -> Figures:
-    cpu_s = broker.process.cpu_s
-    moved = RdkafkaLoad(broker.port).produce(topic, workload.record_bytes, scale.seconds / 4)
+def _rdkafka(workload: Workload, stage: Stage) -> Figures:
+    cpu = stage.broker.cpu_laps()
+    moved = RdkafkaLoad(stage.broker.port).produce(stage.topic, workload.record_bytes, stage.scale.seconds / 4)
     megabytes = moved.count * workload.record_bytes / 1e6
-    return {"MB/s": megabytes / moved.seconds, "CPU s per GB": (broker.process.cpu_s - cpu_s) * 1000 / megabytes}
+    return {"produce MB/s": megabytes / moved.seconds, "CPU s per GB": cpu.lap_s() * 1000 / megabytes}
 
 
-def _at_rate(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, topic: str) -> Figures:
+def _round_trips(workload: Workload, stage: Stage) -> Figures:
+    broker, load, scale, topic = stage
+    trips = load.round_trips(broker.bootstrap, topic, count=int(workload.number * scale.seconds))
+    return {"mean ms": trips.mean_ms, "p99 ms": trips.p99_ms, "p99.9 ms": trips.p999_ms}
+
+
+def _at_rate(workload: Workload, stage: Stage) -> Figures:
+    broker, load, scale, topic = stage
     latencies = load.at_rate(broker.bootstrap, topic, workload.number, scale.seconds)
     return {"p50 ms": latencies.p50_ms, "p99 ms": latencies.p99_ms, "p99.9 ms": latencies.p999_ms}
 
 
-def _small(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, topic: str) -> Figures:
-    cpu_s = broker.process.cpu_s
+def _small(workload: Workload, stage: Stage) -> Figures:
+    broker, load, scale, topic = stage
+    cpu = broker.cpu_laps()
     latencies = load.small_requests(broker.bootstrap, topic, workload.number, scale.seconds)
-    cpu_s = broker.process.cpu_s - cpu_s
     return {
         "requests/s": latencies.count / latencies.seconds,
         "p99 ms": latencies.p99_ms,
-        "CPU µs per request": cpu_s * 1e6 / latencies.count,
+        "CPU µs per request": cpu.lap_s() * 1e6 / latencies.count,
     }
 
 
-def _waiting(workload: Workload, broker: Broker, load: JavaLoad, scale: Scale, topic: str) -> Figures:
-    cpu_s = broker.process.cpu_s
-    delivered = deliver_to_waiting(broker.port, topic, consumers=workload.number, seconds=scale.seconds)
-    cpu_s = broker.process.cpu_s - cpu_s
+def _waiting(workload: Workload, stage: Stage) -> Figures:
+    cpu = stage.broker.cpu_laps()
+    delivered = deliver_to_waiting(
+        stage.broker.port, stage.topic, consumers=workload.number, seconds=stage.scale.seconds
+    )
     return {
+        "deliveries/s": delivered.count / delivered.seconds,
         "p50 ms": delivered.p50_ms,
         "p99 ms": delivered.p99_ms,
-        "CPU µs per request": cpu_s * 1e6 / delivered.count,
+        "CPU µs per request": cpu.lap_s() * 1e6 / delivered.count,
     }
 
 
 def warm_up(broker: Broker, load: JavaLoad, scale: Scale) -> None:
-    """Give both JVMs, Kafka's and the load's, the time to compile what they are about to be measured with."""
-    topic = "warm-up"
-    broker.create_topic(topic)
+    """Give all JVMs, Kafka's and the load's, the time to compile what they are about to be measured with."""
     count = scale.megabytes * 1000 // 4
-    load.produce(broker.bootstrap, topic, count=count, record_bytes=1000)
-    load.consume(broker.bootstrap, topic, count=count, record_bytes=1000)
-    load.small_requests(broker.bootstrap, topic, 50, scale.seconds)
-    broker.delete_topic(topic)
+    with broker.topic("warm-up") as topic:
+        load.produce(broker.bootstrap, topic, count=count, record_bytes=1000)
+        load.consume(broker.bootstrap, topic, count=count, record_bytes=1000)
+        load.small_requests(broker.bootstrap, topic, 50, scale.seconds)
+        load.at_rate(broker.bootstrap, topic, 1_000, scale.seconds / 2)
 
 
 def start(server: Server) -> Figures:
@@ -154,16 +214,21 @@ WORKLOADS = [
     Workload("1 KB, 12 partitions", _produce_and_consume, partitions=12),
     Workload("100 B, 1 partition", _produce_and_consume, record_bytes=100),
     Workload("100 B, 12 partitions", _produce_and_consume, record_bytes=100, partitions=12),
+    Workload("1 KB, 1 partition, read at the tail", _from_tail),
+    Workload("1 KB, 12 partitions, read at the tail", _from_tail, partitions=12, is_quick=False),
+    Workload("100 B, 1 partition, read at the tail", _from_tail, record_bytes=100, is_quick=False),
+    Workload("100 B, 12 partitions, read at the tail", _from_tail, record_bytes=100, partitions=12, is_quick=False),
+    Workload("1 KB, 1 partition, written and read at once", _at_once),
+    Workload("1 KB, 12 partitions, written and read at once", _at_once, partitions=12, is_quick=False),
     Workload("1 KB, the producer's default batches", _produce_defaults),
     Workload("1 KB, lz4", _produce_and_consume, compression="lz4"),
     Workload("1 KB, zstd", _produce_and_consume, compression="zstd"),
     Workload("1 KB, fsync before every answer", _produce_defaults, is_synced=True),
     Workload("1 KB, librdkafka", _rdkafka),
     Workload("1 KB, prebuilt requests of 1 MB", _prebuilt),
-    Workload("1,000 records/s, to a consumer", _at_rate, number=1_000),
-    Workload("10,000 records/s, to a consumer", _at_rate, number=10_000),
+    Workload("one record at a time, to a consumer", _round_trips, record_bytes=100, number=500),
+    Workload("1,000 records/s, to a consumer", _at_rate, record_bytes=100, number=1_000),
+    Workload("10,000 records/s, to a consumer", _at_rate, record_bytes=100, number=10_000),
     Workload("50 producers, one record a request", _small, record_bytes=100, number=50),
     Workload("500 consumers waiting", _waiting, record_bytes=100, number=500),
-    Workload("1 KB, 100 partitions", _produce_and_consume, partitions=100),
-    Workload("1 KB, 1,000 partitions", _produce_and_consume, partitions=1000),
 ]
