@@ -8,16 +8,15 @@ python -m bench --only "50 producers"
 import argparse
 import os
 import platform
-import statistics
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
-from bench import limits, report
+from bench import report
 from bench.brokers import Kafka, Penstock
+from bench.ceiling import Ceiling
 from bench.java_load import JavaLoad
 from bench.peer_workloads import PEER_WORKLOADS
 from bench.run import Run
@@ -44,8 +43,8 @@ def main() -> int:
         return 1
     with tempfile.TemporaryDirectory() as directory:
         run = Run(console, Path(directory), QUICK if options.quick else FULL)
-        ceiling = _limits(run.place, 1 if options.quick else 3)
-        console.print("This machine's limits: " + ", ".join(f"{name} {value:,.0f}" for name, value in ceiling.items()))
+        ceiling = Ceiling.measure(run.place)
+        console.print(f"This machine's limits: {ceiling}")
         for number in range(1 if options.quick else ROUNDS):
             if workloads:
                 run.compare_with_kafka(workloads, load, number)
@@ -53,7 +52,7 @@ def main() -> int:
                 run.compare_with_peers(peer_workloads, number)
     load.close()
     if workloads:
-        report.print_table(console, run.rounds, Penstock.name, Kafka.name)
+        report.print_table(console, run.rounds, ceiling, Penstock.name, Kafka.name)
     if peer_workloads:
         report.print_peers(console, run.peers, Penstock.name)
     report.write(run.rounds, run.peers, ceiling, _machine(), OUT)
@@ -66,19 +65,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", default=bool(os.environ.get("QUICK")), help="one short round")
     parser.add_argument("--only", default="", metavar="TEXT", help="only workloads with TEXT in their name")
     return parser.parse_args()
-
-
-def _limits(place: Path, times: int) -> dict[str, float]:
-    def median(measure_once: Callable[[], float]) -> float:
-        return statistics.median(measure_once() for _ in range(times))
-
-    return {
-        "loopback MB/s": median(limits.loopback_mb_per_s),
-        "page cache write MB/s": median(lambda: limits.page_cache_write_mb_per_s(place)),
-        "memory copy MB/s": median(limits.memory_copy_mb_per_s),
-        "crc32c MB/s": median(limits.checksum_mb_per_s),
-        "fdatasync/s": median(lambda: limits.syncs_per_s(place)),
-    }
 
 
 def _machine() -> dict[str, str]:

@@ -1,5 +1,6 @@
-"""What this machine can do at all, measured in the same run: the ceiling that a broker's figures are held against."""
+"""What this machine can do at all, one thing at a time."""
 
+import multiprocessing
 import os
 import socket
 import tempfile
@@ -9,13 +10,15 @@ from pathlib import Path
 
 import crc32c
 
+from ports import HOST
+
 CHUNK = bytes(1 << 20)
-SECONDS = 1.0
+SECONDS = 0.4
 
 
 def loopback_mb_per_s() -> float:
     """Bytes from one thread to another over loopback TCP, 1 MiB at a time."""
-    server = socket.create_server(("127.0.0.1", 0))
+    server = socket.create_server((HOST, 0))
     received = 0
 
     def drain() -> None:
@@ -36,6 +39,31 @@ def loopback_mb_per_s() -> float:
     elapsed = time.perf_counter() - start
     server.close()
     return received / elapsed / 1e6
+
+
+def round_trips_per_s() -> float:
+    """100 bytes to another process and back, over loopback TCP."""
+    with socket.create_server((HOST, 0)) as server:
+        echo = multiprocessing.get_context("fork").Process(target=_echo, args=[server], daemon=True)
+        echo.start()
+        with socket.create_connection(server.getsockname()) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            start, count = time.perf_counter(), 0
+            while time.perf_counter() - start < SECONDS / 4:
+                connection.sendall(CHUNK[:100])
+                connection.recv(100, socket.MSG_WAITALL)
+                count += 1
+            elapsed = time.perf_counter() - start
+        echo.join()
+    return count / elapsed
+
+
+def _echo(server: socket.socket) -> None:
+    peer, _ = server.accept()
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with peer:
+        while received := peer.recv(100):
+            peer.sendall(received)
 
 
 def page_cache_write_mb_per_s(directory: Path) -> float:

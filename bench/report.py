@@ -11,7 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bench.ceiling import Ceiling
 from bench.workloads import is_lower_better
+
+PICTURE_COLUMNS = 5
 
 Rounds = dict[str, dict[str, dict[str, list[float]]]]  # Workload → figure → broker → one value a round.
 
@@ -27,19 +30,20 @@ class PeerRounds:
     missing: dict[str, str] = field(default_factory=dict)  # Server → why there is nothing of it, or not all.
 
 
-def print_table(console: Console, rounds: Rounds, own: str, peer: str) -> None:
-    table = Table("workload", "figure", own, peer, f"{own} / {peer}", "spread")
+def print_table(console: Console, rounds: Rounds, ceiling: Ceiling, own: str, peer: str) -> None:
+    """Medians, their ratio, how much of the machine's fitting limit both reached, and the spread of both."""
+    table = Table("workload", "figure", own, peer, f"{own} / {peer}", "share of limit", "spread")
     for workload, figures in rounds.items():
-        for figure, values in figures.items():
+        table.add_section()
+        for order, (figure, values) in enumerate(figures.items()):
             ours, theirs = values.get(own, []), values.get(peer, [])
-            if not ours or not theirs:
-                continue
             table.add_row(
-                workload,
+                "" if order else workload,
                 figure,
                 _median(ours),
                 _median(theirs),
                 _ratio(figure, ours, theirs),
+                _shares(figure, ceiling, ours, theirs),
                 f"{_spread(ours):.1f}x, {_spread(theirs):.1f}x",
             )
     console.print(table)
@@ -64,11 +68,15 @@ def print_peers(console: Console, peers: PeerRounds, own: str) -> None:
     console.print("What the servers themselves need stands under CPU, memory and start.")
 
 
-def write(
-    rounds: Rounds, peers: PeerRounds, limits: Mapping[str, float], machine: Mapping[str, str], out: Path
-) -> None:
+def write(rounds: Rounds, peers: PeerRounds, ceiling: Ceiling, machine: Mapping[str, str], out: Path) -> None:
     out.mkdir(exist_ok=True)
-    result = {"machine": machine, "limits": limits, "rounds": rounds, "other protocols": vars(peers)}
+    result = {
+        "machine": machine,
+        "limits": ceiling._asdict(),
+        "rounds": rounds,
+        "shares of limits": _all_shares(rounds, ceiling),
+        "other protocols": vars(peers),
+    }
     (out / "bench.json").write_text(json.dumps(result, indent=2))
     for workload, figures in rounds.items():
         _draw(workload, figures, out)
@@ -82,8 +90,12 @@ def _draw(workload: str, figures: dict[str, dict[str, list[float]]], out: Path) 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(figures), figsize=(3 * len(figures), 3.2), squeeze=False)
-    for axis, (name, values) in zip(axes[0], figures.items(), strict=True):
+    columns = min(len(figures), PICTURE_COLUMNS)
+    rows = -(-len(figures) // columns)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(3 * columns, 3.2 * rows), squeeze=False)
+    for axis in axes.flat[len(figures) :]:
+        axis.set_axis_off()
+    for axis, (name, values) in zip(axes.flat, figures.items(), strict=False):
         for position, (broker, samples) in enumerate(values.items()):
             axis.bar(position, statistics.median(samples), width=0.6, label=broker)
             axis.plot([position] * len(samples), samples, "k.", markersize=4)
@@ -107,6 +119,24 @@ def _ratio(figure: str, ours: list[float], theirs: list[float]) -> str:
     ratio = statistics.median(ours) / statistics.median(theirs)
     is_ahead = ratio < 1 if is_lower_better(figure) else ratio > 1
     return f"[{'green' if is_ahead else 'red'}]{ratio:.2f}x[/]"
+
+
+def _shares(figure: str, ceiling: Ceiling, *brokers: list[float]) -> str:
+    """The share of each broker, and of what."""
+    limit = ceiling.fitting(figure)
+    shares = [ceiling.share(figure, statistics.median(values)) for values in brokers]
+    return f"{', '.join('-' if share is None else f'{share:.0%}' for share in shares)} {limit.name}" if limit else ""
+
+
+def _all_shares(rounds: Rounds, ceiling: Ceiling) -> dict[str, dict[str, dict[str, float | None]]]:
+    return {
+        workload: {
+            figure: {broker: ceiling.share(figure, statistics.median(samples)) for broker, samples in values.items()}
+            for figure, values in figures.items()
+            if ceiling.fitting(figure)
+        }
+        for workload, figures in rounds.items()
+    }
 
 
 def _median(values: list[float]) -> str:
