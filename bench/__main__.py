@@ -17,6 +17,7 @@ from rich.console import Console
 from bench import report
 from bench.brokers import Kafka, Penstock
 from bench.ceiling import Ceiling
+from bench.growth import GROWTH_WORKLOADS
 from bench.java_load import JavaLoad
 from bench.peer_workloads import PEER_WORKLOADS
 from bench.run import Run
@@ -32,7 +33,7 @@ def main() -> int:
     console = Console(width=140)
     workloads = [
         workload
-        for workload in WORKLOADS
+        for workload in WORKLOADS + GROWTH_WORKLOADS
         if options.only in workload.name and (workload.is_quick or not options.quick or options.only)
     ]
     peer_workloads = [workload for workload in PEER_WORKLOADS if options.only in workload.name]
