@@ -52,7 +52,7 @@ def _costs_us(workload: Workload, stage: Stage, loads: dict[str, Load], partitio
 
 
 def _prebuilt(workload: Workload, stage: Stage) -> Load:
-    requests = workload.count(stage.scale.megabytes) // REQUEST_RECORDS
+    requests = workload.count(stage.scale.megabytes / 2) // REQUEST_RECORDS
 
     def cost_us(topic: str, partitions: int) -> float:
         cpu = stage.broker.cpu_laps()
@@ -72,7 +72,7 @@ def _send_prebuilt(workload: Workload, stage: Stage, topic: str, partitions: int
 
 
 def _client(workload: Workload, stage: Stage, **settings: str) -> Load:
-    count, record_bytes = workload.count(stage.scale.megabytes), workload.record_bytes
+    count, record_bytes = workload.count(stage.scale.megabytes / 2), workload.record_bytes
 
     def cost_us(topic: str, partitions: int) -> float:
         cpu = stage.broker.cpu_laps()
