@@ -1,19 +1,21 @@
 """Loopback ports."""
 
+import itertools
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 
 HOST = "127.0.0.1"
 
-_FIRST, _END = 20_000, 30_000
+_FIRST, _END, _BLOCK = 20_000, 30_000, 100  # Below the ports that the kernel hands out to clients.
 
 
 def free_port() -> int:
-    """A port that is free, and below those that the kernel hands out to clients, who could take it meanwhile."""
-    # Not the lowest: another test run on this machine would be given the same one before we listen on it.
-    for port in random.sample(range(_FIRST, _END), 100):
+    """A port that nobody uses, and that no other test run on this machine is given, also while we do not listen."""
+    ports = _ports_of_our_own()[1]
+    for port in itertools.islice(ports, _BLOCK):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -21,7 +23,21 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
-    raise RuntimeError(f"no free port among a hundred between {_FIRST} and {_END}")
+    raise RuntimeError(f"all {_BLOCK} ports of this test run are in use")
+
+
+@cache
+def _ports_of_our_own() -> tuple[socket.socket, Iterator[int]]:
+    """A block of ports, in turn, and what makes it ours for as long as we live: its first port."""
+    for first in random.sample(range(_FIRST, _END, _BLOCK), (_END - _FIRST) // _BLOCK):
+        guard = socket.socket()
+        try:
+            guard.bind((HOST, first))
+        except OSError:
+            guard.close()
+            continue
+        return guard, itertools.cycle(range(first + 1, first + _BLOCK))
+    raise RuntimeError(f"no block of ports between {_FIRST} and {_END} is free")
 
 
 def is_open(port: int) -> bool:

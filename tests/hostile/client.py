@@ -188,7 +188,7 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 
 
 def produce_fields(
-    batches: Sequence[tuple[str | UUID, int, bytes | bytearray | None]], *, acks: int = -1, timeout_ms: int = 10_000
+    batches: Sequence[tuple[str | UUID, int, bytes | bytearray | None]], *, acks: int = -1, timeout_ms: int = 60_000
 ) -> dict[str, Any]:
     return {
         "transactional_id": None,

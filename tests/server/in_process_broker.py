@@ -185,7 +185,7 @@ def batch_of(*values: bytes) -> bytearray:
 
 
 def produce_fields(
-    topic: str, *values: bytes, acks: int = -1, timeout_ms: int = 10_000, partitions: tuple[int, ...] = (0,)
+    topic: str, *values: bytes, acks: int = -1, timeout_ms: int = 60_000, partitions: tuple[int, ...] = (0,)
 ) -> dict[str, Any]:
     """One batch with all the values to each partition."""
     records = batch_of(*(values or (b"value",)))
