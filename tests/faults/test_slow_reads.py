@@ -157,5 +157,5 @@ def _in_background(work: Callable[[], dict[Place, list[Record]]]) -> Iterator[_B
 
 
 def _readers(trace: Path) -> list[int]:
-    """The thread of each call that was traced."""
-    return [int(line.split()[0]) for line in trace.read_text().splitlines() if "resumed>" not in line]
+    """The thread of each call that was traced; signals are, too."""
+    return [int(line.split()[0]) for line in trace.read_text().splitlines() if "pread64(" in line]
