@@ -44,11 +44,11 @@ def only_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handlers that do nothing once they have their request."""
 
     def parse_produce(context: Any, header: Any, frame: memoryview, position: int, reply: Any) -> None:
-        start = header.produce_start
+        start = header.habits.produce_start
         known = None if start is None else start.read(frame, position)
         request = read_produce_request(frame, position, header.version)
         assert known is None or known == request
-        header.produce_start = produce_start(frame, position, header.version, request)
+        header.habits.produce_start = produce_start(frame, position, header.version, request)
 
     def parse_fetch(context: Any, header: Any, frame: memoryview, position: int, reply: Any) -> None:
         decode_request(header.api_key, header.version, frame, position)

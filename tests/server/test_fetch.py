@@ -148,6 +148,49 @@ def test_without_room_there_is_one_batch_and_no_more(tmp_path: Path, max_bytes: 
     run(scenario, tmp_path)
 
 
+@pytest.mark.parametrize("session_epoch", [-1, 0])
+def test_every_partition_has_its_turn_whoever_fills_the_reply(tmp_path: Path, session_epoch: int) -> None:
+    """Also for clients without a session that name their partitions in the same order again and again."""
+
+    async def scenario(broker: RunningBroker) -> None:
+        await broker.create_topic("t", partitions=3)
+        client = await broker.connect()
+        for number in range(3):
+            await client.produce("t", b"x" * 1000, partitions=(number,))
+        wanted = [("t", number, 0) for number in range(3)]
+        served, session_id = [], 0
+        for turn in range(6):
+            epoch = session_epoch if session_epoch < 0 else session_epoch + turn
+            fields = fetch_fields(*wanted, max_bytes=1000) | {"session_id": session_id, "session_epoch": epoch}
+            answer = await client.ask(ApiKey.FETCH, 12, **fields)
+            session_id = answer.session_id
+            parts = [part for topic in answer.responses for part in topic.partitions]
+            served += [part.partition_index for part in parts if part.records]
+        assert served == [0, 1, 2, 0, 1, 2]
+
+    run(scenario, tmp_path)
+
+
+def test_a_reply_has_four_mebibytes_and_the_first_batch_whole(tmp_path: Path) -> None:
+    async def scenario(broker: RunningBroker) -> None:
+        await broker.create_topic("t", partitions=6, max_message_bytes=str(8 << 20))
+        client = await broker.connect()
+        for number in range(6):
+            await client.produce("t", b"x" * (1 << 20), partitions=(number,))
+        wanted = [("t", number, 0) for number in range(6)]
+        sizes: list[int] = []
+        for _ in range(2):
+            fields = fetch_fields(*wanted, max_bytes=50 << 20, partition_max_bytes=2 << 20)
+            answer = await client.ask(ApiKey.FETCH, 12, **fields)
+            sizes += [len(part.records) >> 20 for topic in answer.responses for part in topic.partitions]
+        assert sizes == [1, 1, 1, 0, 0, 0] * 2
+        await client.produce("t", b"x" * (5 << 20), partitions=(0,))
+        answer = await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 1), max_bytes=50 << 20))
+        assert len(answer.responses[0].partitions[0].records) > 5 << 20
+
+    run(scenario, tmp_path)
+
+
 def test_a_partition_named_twice_is_sent_once(tmp_path: Path) -> None:
     async def scenario(broker: RunningBroker) -> None:
         await broker.create_topic("t")

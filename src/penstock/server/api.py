@@ -1,9 +1,10 @@
 """The table of served APIs: each handler file registers itself here, and what is advertised is read off the table."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from uuid import UUID
 
 from penstock.wire.codec import Struct
 from penstock.wire.produce import ProduceStart
@@ -50,6 +51,14 @@ class ApiKey(IntEnum):
 
 
 @dataclass(slots=True)
+class Habits:
+    """What the last requests over one connection were like: the next one of its kind is mostly alike."""
+
+    produce_start: ProduceStart | None = None  # Of the last Produce.
+    fetched_last: tuple[str | UUID, int] | None = None  # The last partition whose records a Fetch was answered with.
+
+
+@dataclass(frozen=True, slots=True)
 class RequestHeader:
     """What is known of a request before it is read. A connection's next request of the same kind may share it."""
 
@@ -58,7 +67,7 @@ class RequestHeader:
     client_id: str | None
     client_host: str = ""
     throttle_ms: int = 0  # Known before work began: its sender uses more of the broker's time than it may.
-    produce_start: ProduceStart | None = None  # Of the last Produce request.
+    habits: Habits = field(default_factory=Habits)
 
 
 # A handler answers at once, or later through an awaitable. It may raise Refused only where the reply has a place for a

@@ -23,6 +23,9 @@ from penstock.wire.fetch_request import FetchRequest, WantedPartition, read_fetc
 
 WAIT_MS_MAX = 60_000  # Longer than any client asks for; bounds how long a gone client is remembered.
 DISK_READS_MAX = 1000  # A reply needs a few dozen at most; more means that the cache loses pages as fast as we load.
+# Of a reply: it is read before its first byte leaves, and what does not fit into the processor's cache is read twice.
+# Of twelve busy partitions, 4 MiB at a time cost 0.5 s of CPU per GB where 12 MiB cost 0.9.
+REPLY_BYTES_MAX = 4 << 20
 READ_COMMITTED = 1
 
 _background: set[asyncio.Task[None]] = set()  # Disk reads under way; the loop alone holds tasks weakly.
@@ -36,6 +39,8 @@ def fetch(context: Context, header: RequestHeader, frame: memoryview, position: 
     except Refused as refused:
         reply.send(pack_fetch_response(header.version, refused.code, NO_SESSION, [], header.throttle_ms))
         return
+    if session is None:
+        wanted = _in_turn(wanted, header.habits.fetched_last)
     _Fetch(context, header, request, session, wanted, reply).run()
 
 
@@ -67,6 +72,17 @@ def _resolve(
         raise Refused(ErrorCode.fetch_session_topic_id_error)
     sessions.update(session, wanted, request.forgotten)
     return session, [known.wanted for known in session.partitions.values()]
+
+
+def _in_turn(wanted: list[WantedPartition], last: tuple[str | UUID, int] | None) -> list[WantedPartition]:
+    """Those behind the one that was served last come first, or the first ones could fill every reply.
+
+    A session keeps this order itself; its clients need not name their partitions.
+    """
+    if last is None or len(wanted) == 1:
+        return wanted
+    first = next((number for number, item in enumerate(wanted, 1) if (item.topic, item.partition) == last), 0)
+    return wanted[first:] + wanted[:first]
 
 
 class _Fetch:
@@ -108,7 +124,7 @@ class _Fetch:
         self._reply = reply
         self._is_replica = request.replica_id >= 0
         self._read_committed = request.isolation_level == READ_COMMITTED
-        self._bytes_max = max(0, min(request.max_bytes, context.config.fetch_max_bytes))
+        self._bytes_max = max(0, min(request.max_bytes, context.config.fetch_max_bytes, REPLY_BYTES_MAX))
         quotas = context.quotas.active
         if quotas is not None:
             self._bytes_max = min(self._bytes_max, quotas.fetch_bytes_max(header.client_id))
@@ -200,6 +216,8 @@ class _Fetch:
             has_records = has_records or bool(result.records)
             has_error = has_error or result.error != 0
             results.append(result)
+            if result.records:
+                self._header.habits.fetched_last = (item.topic, item.partition)
         return results, has_error
 
     def _read(self, item: WantedPartition, bytes_left: int, *, at_least_one: bool) -> FetchedPartition:

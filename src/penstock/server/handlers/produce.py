@@ -43,11 +43,11 @@ _background: set[asyncio.Task[None]] = set()  # Checks under way; the loop alone
 
 @raw_handler(ApiKey.PRODUCE, versions=range(3, 14), advertised_min=0)
 def produce(context: Context, header: RequestHeader, frame: memoryview, position: int, reply: Reply) -> None:
-    start = header.produce_start
+    start = header.habits.produce_start
     request = None if start is None else start.read(frame, position)
     if request is None:
         request = read_produce_request(frame, position, header.version)
-        header.produce_start = produce_start(frame, position, header.version, request)
+        header.habits.produce_start = produce_start(frame, position, header.version, request)
     quotas = context.quotas.active
     if quotas is not None:
         # When it comes, not when it is answered: dozens more may be on their way, and shall wait in the socket.
