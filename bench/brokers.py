@@ -26,6 +26,9 @@ KAFKA_JVM = (
 # of twelve partitions refused its producer for two minutes: out of order sequence numbers, for a reason not looked for.
 SETTLE_S = 0.5
 LED_S_MAX = 60
+SETTLE_LAP_S = 2.0  # Penstock looks every second for what is to be synced.
+SETTLE_LAPS_MAX = 20
+IDLE_SHARE = 0.1  # Of a processor: a JVM with nothing to do takes one or two per cent.
 
 
 class Broker(Server):
@@ -62,6 +65,14 @@ class Broker(Server):
             yield name
         finally:
             self._admin.delete_topics([name])[name].result(60)
+
+    def settle(self) -> None:
+        """Return when it has nothing left to do: files of new partitions are synced in the background."""
+        cpu = self.cpu_laps()
+        for _ in range(SETTLE_LAPS_MAX):
+            time.sleep(SETTLE_LAP_S)
+            if cpu.lap_s() < SETTLE_LAP_S * IDLE_SHARE:
+                return
 
     def _wait_until_led(self, topic: str, partitions: int) -> None:
         """Until every partition answers: the last of a thousand takes a while."""

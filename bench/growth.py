@@ -19,8 +19,9 @@ REQUEST_RECORDS = 16  # Of 1 KB: what fills the producer's default batch.
 IN_FLIGHT = 5
 ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
 
-# At every step, and three for each of a thousand partitions: a first batch makes files, and a second one the first
-# entry of an index, which took Kafka 36 s of CPU for a thousand new partitions. Neither is what a record costs.
+# At every step, and three for each of a thousand partitions: a first batch makes files, which Penstock syncs in the
+# background, and a second one the first entry of an index, which took Kafka 36 s of CPU for a thousand new partitions.
+# Neither is what a record costs.
 WARM_UP_REQUESTS = 3_000
 
 Load = Callable[[str, int], float]  # CPU µs that a record costs in a topic of so many partitions.
@@ -48,6 +49,7 @@ def _costs_us(workload: Workload, stage: Stage, loads: dict[str, Load], partitio
     """What a record of each load costs in a topic of so many partitions."""
     with stage.broker.topic(f"{stage.topic}-{partitions}", partitions=partitions) as topic:
         _send_prebuilt(workload, stage, topic, partitions, WARM_UP_REQUESTS)
+        stage.broker.settle()
         return [load(topic, partitions) for load in loads.values()]
 
 

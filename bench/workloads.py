@@ -198,8 +198,9 @@ def warm_up(broker: Broker, load: JavaLoad, scale: Scale) -> None:
     """Give all JVMs, Kafka's and the load's, the time to compile what they are about to be measured with."""
     count = scale.megabytes * 1000 // 4
     with broker.topic("warm-up") as topic:
-        load.produce(broker.bootstrap, topic, count=count, record_bytes=1000)
-        load.consume(broker.bootstrap, topic, count=count, record_bytes=1000)
+        for codec in ("none", "lz4", "zstd"):
+            load.produce(broker.bootstrap, topic, count=count, record_bytes=1000, compression_type=codec)
+            load.consume(broker.bootstrap, topic, count=count, record_bytes=1000)
         load.small_requests(broker.bootstrap, topic, 50, scale.seconds)
         load.at_rate(broker.bootstrap, topic, 1_000, scale.seconds / 2)
 
