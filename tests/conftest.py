@@ -1,8 +1,30 @@
-"""Settings for all tests."""
+"""Settings and parts for all tests."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from compat.missing_parts import MISSING
+from local_zookeeper import zookeeper_ensemble
+from penstock.local.zookeeper import ZooKeeperEnsemble
 
 # No deadline per example, nor for making them: the machines that run this are shared, and a slow second says nothing
 # about the code.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("penstock")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if MISSING:
+        terminalreporter.section("COMPAT PARTS MISSING", red=True, bold=True)
+        for part, reason in MISSING.items():
+            terminalreporter.line(f"{part}: {reason}", red=True)
+        terminalreporter.line("Nothing is proved about these.", red=True)
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    """One node for all tests that do it no harm; each has a chroot of its own."""
+    with zookeeper_ensemble(tmp_path_factory.mktemp("zookeeper")) as ensemble:
+        yield ensemble

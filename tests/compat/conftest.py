@@ -10,7 +10,7 @@ import pytest
 from .broker import Broker, BrokerProcess, ExternalBroker
 from .exchange import Exchange
 from .kafka_tools import KafkaTools
-from .missing_parts import MISSING, skip_when_missing
+from .missing_parts import skip_when_missing
 
 TEST_S_MAX = 900  # The first test of a client fetches and builds it, and runs all its jobs.
 RECORD_COUNT = int(os.environ.get("PENSTOCK_COMPAT_RECORDS", "100000"))  # Per client, over all its codecs.
@@ -38,14 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.timeout(TEST_S_MAX))
     last = [item for item in ours if item.get_closest_marker("stops_the_broker")]
     items[:] = [item for item in items if item not in last] + last
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if MISSING:
-        terminalreporter.section("COMPAT PARTS MISSING", red=True, bold=True)
-        for part, reason in MISSING.items():
-            terminalreporter.line(f"{part}: {reason}", red=True)
-        terminalreporter.line("Nothing is proved about these.", red=True)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from penstock.local import java
+
 from .parts.cache import PartMissing
 
 MISSING: dict[str, str] = {}
@@ -16,7 +18,7 @@ def skip_when_missing(part: str) -> Iterator[None]:
     """Skip, and be loud about it at the end. With PENSTOCK_COMPAT_STRICT=1 (in CI) it is a failure."""
     try:
         yield
-    except PartMissing as error:
+    except (PartMissing, java.PartMissing) as error:
         MISSING[part] = str(error)
         if os.environ.get("PENSTOCK_COMPAT_STRICT"):
             raise
