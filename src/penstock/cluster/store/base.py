@@ -1,7 +1,8 @@
 """The metadata store port: a small ordered map with versions, atomic commits, a change feed and leases.
 
-Keys are paths (`/brokers/topics/t`), values are JSON bytes. A revision numbers the commits of the whole store. Three
-backends fulfil this (memory, SQLite, ZooKeeper), and one test suite (`tests/cluster/test_store.py`) holds them to it.
+Keys are paths (`/brokers/topics/t`), values are JSON bytes. Revisions number the commits of the whole store in rising
+order, with gaps. Three backends fulfil this (memory, SQLite, ZooKeeper), and one test suite
+(`tests/cluster/store/test_conformance.py`) holds them to it.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -13,6 +14,11 @@ class Entry(NamedTuple):
     value: bytes
     version: int  # Changes with every write of the key, and is never 0: what `Check` compares.
     created: int  # The revision at which the key came into being (ZooKeeper's czxid): a broker's epoch.
+
+
+# What a check promises. A key that stays is compared exactly. ZooKeeper numbers the writes of a znode anew when it is
+# deleted and made again, so there a check of a key that comes and goes can pass on a key of the same version that was
+# made a moment ago. To be fenced by something, check a key that is never deleted (`/controller_epoch`).
 
 
 class Put(NamedTuple):
@@ -43,7 +49,7 @@ class Change(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Changes that took place together."""
+    """Changes that took place together: one commit, or several in a row that the store has seen as one."""
 
     revision: int
     changes: tuple[Change, ...]
@@ -75,6 +81,14 @@ class StoreUnavailable(OSError):
     """The store could not be read or written; what was asked for has not been done."""
 
 
+class CommitUnknown(StoreUnavailable):
+    """The store went away before it answered: all of the commit has been done or nothing, and the feed will tell."""
+
+
+class CommitTooLarge(Exception):
+    """The commit is more than the store takes at once; nothing was written. The message says how large it may be."""
+
+
 class Lease(Protocol):
     """Keys put under a lease vanish when it is closed, when its owner's process ends, or when the store takes it."""
 
@@ -82,12 +96,28 @@ class Lease(Protocol):
     def id(self) -> int: ...
 
     @property
-    def is_lost(self) -> bool: ...
+    def is_lost(self) -> bool:
+        """Whether the lease is known to be over; nothing revives it."""
+
+    @property
+    def may_act_until(self) -> float:
+        """The moment, on the monotonic clock, from which others may be told that the lease is over.
+
+        Who acts under the lease (acks as a leader, writes as the controller) looks at this first. It moves on while the
+        store answers. See cluster/lease.py.
+        """
+
+    async def lost(self) -> None:
+        """Return when the lease is over."""
 
     async def close(self) -> None: ...
 
 
 class MetadataStore(Protocol):
+    @property
+    def lease_timeout_s(self) -> float:
+        """How long the keys of a lease may outlive an owner that has died; 0: not at all."""
+
     async def start(self) -> None:
         """Open the store. Leases of a former process of this owner are over afterwards."""
 
@@ -102,7 +132,8 @@ class MetadataStore(Protocol):
     async def commit(self, checks: Sequence[Check], writes: Sequence[Write]) -> int:
         """Do all the writes or none, and give the new revision. The feed has the commit before this returns.
 
-        Raises Conflict when a check fails, LeaseLost when a write is under a lease that is over.
+        All keys that it puts under a lease are under the same one. Raises Conflict when a check fails, LeaseLost when
+        the lease is over, CommitTooLarge, and CommitUnknown when nobody can say.
         """
 
     def watch(self, after: int) -> AsyncIterator[Commit]:

@@ -4,9 +4,11 @@ It outlives the brokers that use it: hand the same object to the next broker, af
 one's keys what a session timeout would.
 """
 
+import asyncio
 import itertools
 from bisect import bisect_left, insort
 from collections.abc import AsyncIterator, Sequence
+from math import inf
 
 from penstock.cluster.store.base import (
     Change,
@@ -24,6 +26,8 @@ from penstock.cluster.store.feed import ChangeFeed
 
 
 class MemoryStore:
+    lease_timeout_s = 0.0  # `expire_leases` decides when a dead broker's leases end.
+
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._keys: list[str] = []  # The keys of `_entries`, sorted.
@@ -77,6 +81,7 @@ class MemoryStore:
 
     def _end_lease(self, lease: "MemoryLease") -> None:
         if self._leases.pop(lease.id, None) is not None:
+            lease.on_lost()
             keys = [key for key, lease_id in self._lease_of.items() if lease_id == lease.id]
             if keys:
                 self._apply([Delete(key) for key in keys])
@@ -119,10 +124,27 @@ class MemoryLease:
         self._store = store
         self.id = lease_id
         self.owner = owner
+        self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def is_lost(self) -> bool:
         return not self._store._is_open(self)
+
+    @property
+    def may_act_until(self) -> float:
+        return -inf if self.is_lost else inf
+
+    async def lost(self) -> None:
+        if not self.is_lost:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def on_lost(self) -> None:
+        for waiter in self._waiters:
+            # As in the feed: it may be on a loop that is gone.
+            if not waiter.done() and not waiter.get_loop().is_closed():
+                waiter.set_result(None)
 
     async def close(self) -> None:
         self._store._end_lease(self)

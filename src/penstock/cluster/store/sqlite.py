@@ -14,6 +14,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -50,6 +51,8 @@ SCHEMA = (
 
 
 class SqliteStore:
+    lease_timeout_s = 0.0  # Those of a process that is gone end when the file is opened.
+
     def __init__(self, path: str) -> None:
         self._path = path
         self._executor: ThreadPoolExecutor | None = None
@@ -100,6 +103,7 @@ class SqliteStore:
 
     async def _end_lease(self, lease: "SqliteLease") -> None:
         if self._leases.pop(lease.id, None) is not None:
+            lease.on_lost()
             await self._run_commit(lambda: self._database.end_lease(lease.id))
 
     def _is_open(self, lease: "SqliteLease") -> bool:
@@ -129,10 +133,27 @@ class SqliteLease:
         self._store = store
         self.id = lease_id
         self.owner = owner
+        self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def is_lost(self) -> bool:
         return not self._store._is_open(self)
+
+    @property
+    def may_act_until(self) -> float:
+        return -inf if self.is_lost else inf
+
+    async def lost(self) -> None:
+        if not self.is_lost:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def on_lost(self) -> None:
+        for waiter in self._waiters:
+            # As in the feed: it may be on a loop that is gone.
+            if not waiter.done() and not waiter.get_loop().is_closed():
+                waiter.set_result(None)
 
     async def close(self) -> None:
         await self._store._end_lease(self)
