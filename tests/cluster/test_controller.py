@@ -1,4 +1,4 @@
-"""The controller, the metadata and the registration together, on both stores."""
+"""The controller, the metadata and the registration together, on all stores."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,6 +21,7 @@ from penstock.cluster.store.feed import COMMITS_KEPT
 from penstock.cluster.store.memory import MemoryStore
 from penstock.cluster.store.sqlite import SqliteStore
 from penstock.cluster.topic_plan import DeleteTopic, NewPartitions, NewTopic
+from store_backends import fresh_chroot, zookeeper_store
 
 CONFIG = BrokerConfig()
 
@@ -45,10 +46,17 @@ class Node:
 Scenario = Callable[[Node, MetadataStore], Awaitable[None]]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "zookeeper"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
+    def make() -> MetadataStore:
+        if request.param == "memory":
+            return MemoryStore()
+        if request.param == "sqlite":
+            return SqliteStore(str(tmp_path / "m.db"))
+        return zookeeper_store(f"{request.getfixturevalue('zookeeper').connect}/{fresh_chroot()}")
+
     async def main(scenario: Scenario) -> None:
-        store: MetadataStore = MemoryStore() if request.param == "memory" else SqliteStore(str(tmp_path / "m.db"))
+        store = make()
         await store.start()
         node = Node(store)
         await node.start()
@@ -56,7 +64,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], 
         await node.stop()
         await store.close()
 
-    return lambda scenario: asyncio.run(asyncio.wait_for(main(scenario), 30))
+    return lambda scenario: asyncio.run(asyncio.wait_for(main(scenario), 60))
 
 
 def on_memory(scenario: Scenario) -> None:
@@ -106,12 +114,12 @@ def test_changes_at_once_take_turns(run: Callable[[Scenario], None]) -> None:
 
 def test_validate_only_answers_and_changes_nothing(run: Callable[[Scenario], None]) -> None:
     async def scenario(node: Node, store: MetadataStore) -> None:
-        before = await store.list("/")
+        before = (await store.list("/")).entries
         assert await create(node, "t", "a/b", validate_only=True) == [
             ErrorCode.none,
             ErrorCode.invalid_topic_exception,
         ]
-        assert await store.list("/") == before
+        assert (await store.list("/")).entries == before
 
     run(scenario)
 

@@ -17,7 +17,7 @@ from penstock.cluster.image import ClusterImage
 from penstock.cluster.metadata import Metadata
 from penstock.cluster.plan import Plan
 from penstock.cluster.quota_plan import AlterQuota, QuotaResult, plan_alter_quotas
-from penstock.cluster.store.base import Check, Conflict, MetadataStore, StoreUnavailable
+from penstock.cluster.store.base import Check, CommitTooLarge, Conflict, MetadataStore, StoreUnavailable
 from penstock.cluster.topic_plan import (
     DeleteTopic,
     NewPartitions,
@@ -89,6 +89,9 @@ class Controller:
                     revision = await self._store.commit([epoch_check, *plan.checks], plan.writes)
                 except Conflict as conflict:
                     await self._metadata.applied(conflict.revision)
+                except CommitTooLarge as error:
+                    log.warning("change refused by the metadata store", reason=error)
+                    return _failed(plan, ErrorCode.policy_violation, f"Too much for one change: {error}")
                 except StoreUnavailable as error:
                     log.error("metadata store cannot be written", reason=error)
                     return _failed(plan, ErrorCode.kafka_storage_error, "The metadata store cannot be written")

@@ -19,6 +19,8 @@ from penstock.cluster.store.base import Change, Check, Compacted, Conflict, Meta
 
 log = get_logger(__name__)
 
+RELOAD_S = 1.0  # The store itself has waited before it gave up.
+
 Subscriber = Callable[[ClusterImage], None]
 
 
@@ -100,7 +102,7 @@ class Metadata:
                         self._advance(apply(self.image, commit.changes), commit.revision)
                 except Compacted:
                     log.warning("metadata fell behind, reading it anew", revision=self._revision)
-                    await self._load()
+                    await self._reload()
         except Exception:
             log.exception("metadata is no longer followed")
             raise
@@ -108,6 +110,14 @@ class Metadata:
             for _, waiter in self._waiters:
                 if not waiter.done():
                     waiter.set_exception(StoreUnavailable("the metadata store is no longer followed"))
+
+    async def _reload(self) -> None:
+        while True:
+            try:
+                return await self._load()
+            except StoreUnavailable as error:
+                log.warning("metadata cannot be read", reason=error)
+                await asyncio.sleep(RELOAD_S)
 
     def _advance(self, image: ClusterImage, revision: int) -> None:
         if image is not self.image:

@@ -80,6 +80,8 @@ def parse_quota_key(key: str) -> QuotaEntity:
 
 
 def _encoded(name: str) -> str:
+    if name in (".", ".."):  # ZooKeeper has no such nodes.
+        return name.replace(".", "%2E")
     return DEFAULT_ENTITY if name == DEFAULT else quote(name, safe="")
 
 
