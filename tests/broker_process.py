@@ -33,13 +33,18 @@ class BrokerProcess:
         data: Path | None = None,
         config: Mapping[str, str] | None = None,
         wrapper: Sequence[str] = (),
+        arguments: Sequence[str] = (),
     ) -> None:
-        """`config` has Kafka's keys; `wrapper` is put before the command and must exec it or stand for it."""
+        """`config` has Kafka's keys, `arguments` are further options of `penstock serve`.
+
+        `wrapper` is put before the command and must exec it or stand for it.
+        """
         self.directory = directory
         self.data = data or directory / "data"
         self.port = free_port()  # Its own for life: clients find it again after a restart.
         self.bootstrap = f"{HOST}:{self.port}"
         self.wrapper = list(wrapper)
+        self._arguments = list(arguments)
         self._config_path = directory / "server.properties"
         self._config_path.write_text("".join(f"{key}={value}\n" for key, value in (config or {}).items()))
         self._stdout_path, self._stderr_path = directory / "stdout", directory / "stderr"
@@ -49,7 +54,7 @@ class BrokerProcess:
     def start(self) -> float:
         """The seconds from exec to the first answer."""
         command = [*self.wrapper, sys.executable, "-m", "penstock.cli.main", "serve", "--listen", self.bootstrap]
-        command += ["--data", str(self.data), "--config", str(self._config_path)]
+        command += ["--data", str(self.data), "--config", str(self._config_path), *self._arguments]
         # Files: a pipe that nobody reads would fill up and stop the broker.
         with self._stdout_path.open("wb") as stdout, self._stderr_path.open("ab") as stderr:
             self._log_start = stderr.tell()

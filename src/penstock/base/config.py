@@ -53,6 +53,9 @@ class BrokerConfig:
     data_dir: str = DEFAULT_DATA_DIR
     cluster_id: str | None = None  # None: made at the first start.
     rack: str | None = None
+    zookeeper_connect: str | None = None  # None: this broker is the whole cluster, with its metadata in its directory.
+    zookeeper_session_timeout_ms: int = 18_000  # Kafka's: above it a dead broker's partitions get new leaders.
+    zookeeper_connection_timeout_ms: int = 18_000
 
     auto_create_topics_enable: bool = True  # As Kafka: the first produce just works.
     delete_topic_enable: bool = True
@@ -363,6 +366,21 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
             "How long such a window is; also the longest wait for a share of the broker's time.",
         ),
         _key("socket.request.max.bytes", integer(1024), "The largest request that the broker receives."),
+        _key(
+            "zookeeper.connect",
+            text(r"[^/,\s][^/\s]*(/\S*)?", "host:port,host:port/chroot"),
+            "The ZooKeeper that holds the cluster's metadata. None: this broker is the whole cluster.",
+        ),
+        _key(
+            "zookeeper.connection.timeout.ms",
+            integer(1),
+            "How long the broker looks for a ZooKeeper server when it starts.",
+        ),
+        _key(
+            "zookeeper.session.timeout.ms",
+            integer(1000),
+            "How long ZooKeeper hears nothing from a broker before the others take it for dead.",
+        ),
     )
 )
 

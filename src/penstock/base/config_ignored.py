@@ -67,6 +67,7 @@ _IGNORED_PREFIXES = {
     "metric.": "metrics are not reported to plugins",
     "kafka.metrics.": "metrics are not reported to plugins",
     "telemetry.": "telemetry push is not planned",
+    "zookeeper.": "of ZooKeeper only the address and the timeouts can be set",
 }
 
 _REFUSED = {
@@ -87,7 +88,8 @@ _REFUSED_PREFIXES = {
     "sasl.": "TLS and SASL are not served yet",
     "security.providers": "classes are not loaded by name",
     "ssl.": "TLS and SASL are not served yet",
-    "zookeeper.": "clusters on ZooKeeper are not served yet",
+    "zookeeper.ssl.": "TLS to ZooKeeper is not served yet",
+    "zookeeper.set.acl": "ZooKeeper's ACLs are not used yet, and its tree would be open to all",
     "config.providers": "values are plain text and never expanded",
 }
 

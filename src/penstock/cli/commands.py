@@ -65,6 +65,14 @@ def serve_command(
         str | None, typer.Option(metavar="FILE", help="Kafka-style .properties file; options override its keys.")
     ] = None,
     node_id: Annotated[int | None, typer.Option(metavar="N", min=0, help="This broker's id (node.id).")] = None,
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,.../PATH",
+            help="ZooKeeper of the cluster to join.",
+            show_default="none: this broker is the whole cluster",
+        ),
+    ] = None,
 ) -> int:
     """Run a broker until Ctrl-C.
 
@@ -74,8 +82,11 @@ def serve_command(
       penstock serve --listen localhost:9192 --data /var/lib/penstock
       penstock serve --listen 0.0.0.0:9092 --advertised queue.example.com:9092
       penstock serve --config server.properties --node-id 1
+      penstock serve --node-id 2 --listen localhost:9192 --data ./data-2 --zookeeper localhost:2181/penstock
     """
-    return serve.serve(listen=listen, advertised=advertised, data=data, config=config, node_id=node_id)
+    return serve.serve(
+        listen=listen, advertised=advertised, data=data, config=config, node_id=node_id, zookeeper=zookeeper
+    )
 
 
 commands.command()(produce)

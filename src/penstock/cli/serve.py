@@ -25,6 +25,7 @@ class ServeOptions(TypedDict, total=False):
     data: str | None
     config: str | None
     node_id: int | None
+    zookeeper: str | None
 
 
 def plain_options(arguments: Sequence[str]) -> ServeOptions | None:
@@ -45,6 +46,8 @@ def plain_options(arguments: Sequence[str]) -> ServeOptions | None:
             options["data"] = value
         elif name == "--config":
             options["config"] = value
+        elif name == "--zookeeper":
+            options["zookeeper"] = value
         elif name == "--node-id" and value.isascii() and value.isdigit():
             options["node_id"] = int(value)
         else:
@@ -58,6 +61,7 @@ def serve(
     data: str | None = None,
     config: str | None = None,
     node_id: int | None = None,
+    zookeeper: str | None = None,
 ) -> int:
     """Exit code of a broker that has served until it was told to stop."""
     properties = _read_properties(config) if config is not None else {}
@@ -71,6 +75,8 @@ def serve(
     if node_id is not None:
         properties["node.id"] = str(node_id)
         properties.pop("broker.id", None)
+    if zookeeper is not None:
+        properties["zookeeper.connect"] = zookeeper
     properties.setdefault("listeners", f"PLAINTEXT://{DEFAULT_LISTEN}")
     if "log.dir" not in properties:
         properties.setdefault("log.dirs", DEFAULT_DATA)
@@ -100,6 +106,7 @@ def _run(properties: dict[str, str]) -> int:
 
 def _serve(config: "BrokerConfig") -> int:
     from penstock.cluster.registration import NodeIdTaken
+    from penstock.cluster.store.base import StoreUnavailable
     from penstock.server.broker import run
     from penstock.server.data_dir import DataDirInUse
 
@@ -116,6 +123,14 @@ def _serve(config: "BrokerConfig") -> int:
             f"Cannot join the cluster: {error}.",
             hint="Give this broker its own number with --node-id N.",
             code="NODE_ID",
+        ) from error
+    except StoreUnavailable as error:
+        if config.zookeeper_connect is None:
+            raise _explained(error, config) from error
+        raise Failure(
+            f"Cannot reach the cluster's ZooKeeper: {error}.",
+            hint="Start it, or name its servers: --zookeeper HOST:PORT,HOST:PORT/PATH",
+            code="ZOOKEEPER",
         ) from error
     except OSError as error:
         raise _explained(error, config) from error

@@ -11,6 +11,7 @@ from uuid import UUID
 from penstock import __version__
 from penstock.base.clock import Clock, SystemClock
 from penstock.base.config import BrokerConfig
+from penstock.base.config_key import InvalidConfig
 from penstock.base.logging import get_logger
 from penstock.base.timers import TimerWheel
 from penstock.cluster.controller import Controller
@@ -153,22 +154,42 @@ def run(config: BrokerConfig, on_ready: Callable[[int], None] = lambda port: Non
     return 0
 
 
-async def _serve(config: BrokerConfig, on_ready: Callable[[int], None]) -> None:
-    # Not for simulation, and sqlite3 takes memory.
-    from penstock.cluster.store.sqlite import SqliteStore
+def _store(config: BrokerConfig, clock: Clock, random: Random) -> MetadataStore:
+    # Not for simulation, and sqlite3 takes memory: only what is used is imported.
+    if config.zookeeper_connect is None:
+        from penstock.cluster.store.sqlite import SqliteStore
 
+        return SqliteStore(f"{config.data_dir}/metadata.db")
+    from penstock.cluster.store.zookeeper.address import parse_connect_string
+    from penstock.cluster.store.zookeeper.store import ZooKeeperStore
+
+    try:
+        connect = parse_connect_string(config.zookeeper_connect)
+    except ValueError as error:
+        raise InvalidConfig(f"zookeeper.connect is {config.zookeeper_connect!a}: {error}") from None
+    return ZooKeeperStore(
+        connect=connect,
+        session_timeout_ms=config.zookeeper_session_timeout_ms,
+        connection_timeout_ms=config.zookeeper_connection_timeout_ms,
+        clock=clock,
+        random=random,
+    )
+
+
+async def _serve(config: BrokerConfig, on_ready: Callable[[int], None]) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    clock, random = SystemClock(), Random()
     with DiskThreads(count_max=DISK_THREADS) as threads:
         broker = Broker(
             config=config,
             fs=PosixFileSystem(threads),
-            clock=SystemClock(),
+            clock=clock,
             network=SocketNetwork(),
-            store=SqliteStore(f"{config.data_dir}/metadata.db"),
-            random=Random(),
+            store=_store(config, clock, random),
+            random=random,
             files_max=_raise_file_limit(),
         )
         await broker.start()
