@@ -75,7 +75,10 @@ def on_a_terminal(*arguments: str) -> bytes:
 
 @pytest.fixture(scope="session")
 def penstock_settings() -> dict[str, Any]:
-    return {"penstock.durability": "fsync"}  # As `penstock serve` has it: the commands speak of it.
+    return {
+        "penstock.durability": "fsync",  # As `penstock serve` has it: the commands speak of it.
+        "log.retention.check.interval.ms": 86_400_000,  # Tests use old timestamps, and may take more than five minutes.
+    }
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,9 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 
 from penstock.base.config import BrokerConfig
+from penstock.server import listener as listener_module
 from penstock.server.connection import Connection
-from penstock.server.listener import FRAME_STALL_S, ConnectionListener
+from penstock.server.listener import FRAME_STALL_S, GIVE_BACK_BYTES, ConnectionListener
 from penstock.wire.framing import FRAME_GROWTH, FRAME_START_BYTES, RECEIVE_BYTES, FrameReader
 
 from .broker_process import HOST, BrokerProcess
@@ -322,6 +323,23 @@ def test_s18_a_peer_that_is_turned_away_is_not_read_before_it_is_closed(fake_tim
 
     asyncio.run(scenario())
     assert resumed == []
+
+
+def test_s18_what_a_crowd_of_replies_took_is_given_back_once(
+    fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back: list[int] = []
+    monkeypatch.setattr(listener_module, "give_back_freed", lambda: given_back.append(1))
+    for held_bytes, count in ((0, 0), (GIVE_BACK_BYTES - 1, 0), (0, 0), (GIVE_BACK_BYTES, 0), (1, 0), (0, 1), (0, 1)):
+        fake_time.listener.unsent_bytes = held_bytes
+        fake_time.pass_s(1.0)
+        assert len(given_back) == count
+    leaving, _ = fake_time.connect()
+    fake_time.listener.unsent_bytes = 2 * GIVE_BACK_BYTES  # More than at any sweep, when somebody leaves.
+    leaving.connection_lost(None)
+    fake_time.listener.unsent_bytes = 0
+    fake_time.pass_s(1.0)
+    assert len(given_back) == 2
 
 
 def test_s2_idle_connections_stay_when_the_limit_is_off() -> None:

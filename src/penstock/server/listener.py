@@ -5,6 +5,7 @@ from collections import Counter
 
 from penstock.base.config import BrokerConfig
 from penstock.base.logging import get_logger
+from penstock.base.memory import give_back_freed
 from penstock.server.connection import Connection
 from penstock.server.connection_rates import ConnectionRates
 from penstock.server.dispatch import Dispatcher
@@ -17,6 +18,7 @@ SWEEP_INTERVAL_S = 2.0
 BAD_PEER_LINES_MAX = 5  # Log lines per sweep.
 FRAME_STALL_S = 10.0  # A peer that began a frame and sends next to nothing for so long holds memory for nothing.
 CLOSING_S = 10.0  # For a peer that is being closed to read what is on its way.
+GIVE_BACK_BYTES = 64 << 20  # Less than that is soon used again, and is not worth the time that it takes.
 REPLIES_BYTES_MAX = 256 << 20  # Replies that wait for their turn or their reader: five of the largest fetches.
 
 
@@ -37,6 +39,7 @@ class ConnectionListener:
         self._per_ip: Counter[str] = Counter()
         self._waiting: dict[Connection, None] = {}
         self._bad_peers_count = 0  # Since the last sweep.
+        self._held_bytes_peak = 0  # Of requests and replies, since freed memory was last given back.
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.now = asyncio.get_running_loop().time
@@ -88,6 +91,7 @@ class ConnectionListener:
             log.warning("connection closed: not a request that can be served", peer=peer, reason=reason)
 
     def on_disconnected(self, connection: Connection, frame_bytes: int) -> None:
+        self._note_held()
         self._connections.pop(connection, None)
         self._waiting.pop(connection, None)
         self._per_ip[connection.ip] -= 1
@@ -116,6 +120,18 @@ class ConnectionListener:
             for connection in waiting:
                 connection.on_budget_freed()
 
+    def _note_held(self) -> int:
+        held_bytes = self.budget_used + self.unsent_bytes
+        self._held_bytes_peak = max(self._held_bytes_peak, held_bytes)
+        return held_bytes
+
+    def _give_back_memory(self) -> None:
+        """After a crowd of large requests or replies has gone, let its memory go, too."""
+        held_bytes = self._note_held()
+        if self._held_bytes_peak - held_bytes >= GIVE_BACK_BYTES:
+            self._held_bytes_peak = held_bytes
+            give_back_freed()
+
     # Idle and stalled peers
 
     async def _sweep_loop(self) -> None:
@@ -128,6 +144,7 @@ class ConnectionListener:
         if self._bad_peers_count > BAD_PEER_LINES_MAX:
             log.warning("more connections closed for the same kind of reason", count=self._bad_peers_count)
         self._bad_peers_count = 0
+        self._give_back_memory()
         now = self.now()
         idle_ms = self._config.connections_max_idle_ms
         idle_s = float("inf") if idle_ms < 0 else idle_ms / 1000
