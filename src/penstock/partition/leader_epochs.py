@@ -40,6 +40,27 @@ class LeaderEpochs:
             return epoch, self.entries[0][1]
         return self.entries[number - 1][0], self.entries[number][1]
 
+    def divergence(self, last_epoch: LeaderEpoch, fetch_offset: Offset, log_end: Offset) -> Entry | None:
+        """Where a follower whose last record before `fetch_offset` is of `last_epoch` left this log; None: it did not.
+
+        That is the largest epoch up to its own that this log has, and where it ends here. The epoch of the leader who
+        is asked has begun at the end of the log or before it, also when it has no record yet.
+        """
+        if last_epoch > self.latest:
+            epoch, end = self.latest, log_end
+        else:
+            epoch, end = self.end_offset_for(last_epoch, log_end)
+        return (epoch, end) if epoch < last_epoch or end < fetch_offset else None
+
+    def truncation(self, leader: Entry, log_end: Offset) -> Offset:
+        """Where to cut this log, a follower's, whose leader has answered with that `divergence`; then ask again.
+
+        Never by the high watermark, which a follower learns late (KIP-101). A follower that does not know the epoch
+        steps back to the one before it (KIP-279).
+        """
+        _, end = self.end_offset_for(leader[0], log_end)
+        return min(end, leader[1], log_end)
+
     def truncate_end(self, log_end: Offset) -> bool:
         """Forget epochs that begin at or after `log_end`; gives whether there were any."""
         kept = [entry for entry in self.entries if entry[1] < log_end]
