@@ -101,6 +101,11 @@ class Cleaner:
         self.cleaned_to.pop(topic_partition, None)
         self.uncleanable.pop(topic_partition, None)
 
+    def on_truncated(self, topic_partition: TopicPartition, log_end: Offset) -> None:
+        """What comes from here on has not been looked at."""
+        if self.cleaned_to.get(topic_partition, log_end) > log_end:
+            self.cleaned_to[topic_partition] = log_end
+
     # Choosing
 
     def _dirtiest(self, but_not: set[TopicPartition]) -> tuple[Log, Dirty] | None:

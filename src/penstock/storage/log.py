@@ -1,4 +1,4 @@
-"""One partition's log: segments in order, appended at the end, read anywhere, shortened at the start.
+"""One partition's log: segments in order, appended at the end, read anywhere, shortened at either end.
 
     log_start            oldest readable offset
     synced_end           first offset that no sync has covered; what survives a power cut
@@ -12,6 +12,7 @@ Appends and reads run on the event loop and meet the page cache. Syncs run elsew
 
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 from penstock.base.clock import Clock
@@ -19,6 +20,7 @@ from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import NO_TIMESTAMP, Offset, TopicPartition
+from penstock.storage.disk_read import at_start
 from penstock.storage.format import DELETED_SUFFIX
 from penstock.storage.fs import Buffer, File, FileSystem
 from penstock.storage.limits import SegmentLimits
@@ -345,6 +347,30 @@ class Log:
         """Make everything below `offset` unreadable; retention removes the segments."""
         assert offset <= self.log_end, f"start beyond the end: {offset=} {self.log_end=}"
         self.log_start = max(self.log_start, offset)
+
+    def truncate(self, offset: Offset) -> list[str]:
+        """Cut off everything from `offset` on; gives the renamed files of whole segments, to be removed later.
+
+        Only through `LogManager.truncate`, which sees to what a start must know of it. A batch that `offset` lies in
+        goes as a whole, and the offsets before it stay empty.
+        """
+        assert not any(segment.is_dirty for segment in self.segments), f"{self.topic_partition} has unsynced records"
+        if offset >= self.log_end:
+            return []
+        number = bisect_right(self._bases, offset)
+        kept, leaving = self.segments[:number], self.segments[number:]
+        self.synced_end = self.log_end = offset
+        self.log_start = min(self.log_start, offset)
+        self.set_segments(kept)
+        if kept:
+            segment = kept[-1]
+            segment.cut(at_start(partial(segment.locate, offset)), offset)
+        else:  # Nothing of it is common history.
+            segment = self.new_segment(offset)
+            segment.start_empty()
+            self.set_segments([segment])
+        self.note_new_entry(self.directory)
+        return [path for segment in leaving for path in segment.rename_files(DELETED_SUFFIX)]
 
     def delete_oldest(self, count: int) -> list[str]:
         """Take the `count` oldest segments out of the log; gives the renamed files, to be removed later."""

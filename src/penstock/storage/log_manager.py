@@ -16,7 +16,7 @@ from uuid import UUID
 
 from penstock.base.clock import Clock
 from penstock.base.config import BrokerConfig
-from penstock.base.errors import ErrorCode
+from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
@@ -43,6 +43,7 @@ log = get_logger(__name__)
 DELETE_MARK = "-delete"  # Directories of deleted partitions, on their way out.
 STRAY_MARK = "-stray"  # Directories whose topic id is not the one that is due; kept for the operator.
 CHECKPOINT_INTERVAL_S = 1.0  # What a start after kill -9 has to scan: about a second's worth of writes.
+CLEANING_POLL_S = 0.01
 YIELD_EVERY_LOGS = 64  # Background passes over 10,000 logs let requests through this often.
 
 
@@ -295,6 +296,38 @@ class LogManager:
                     checkpoints.recovery_points[topic_partition] = partition_log.synced_end
             checkpoints.log_starts[topic_partition] = partition_log.log_start
         await checkpoints.store()
+
+    async def truncate(self, partition_log: Log, offset: Offset) -> None:
+        """Cut a follower's log back to `offset`, for good, before it is written to again.
+
+        First the recovery point goes back: were it to stay beyond the cut, a start after a crash would miss the records
+        that were promised up to there, or believe what has come in their place since. At last the cut is synced: were
+        the old end to come back, it would stand behind a history that no longer knows of it.
+        """
+        # Cleaning reads segments that may be about to go. It is seldom under way, so nobody keeps an event for it.
+        while partition_log.is_cleaning:  # noqa: ASYNC110
+            await asyncio.sleep(CLEANING_POLL_S)
+        if offset >= partition_log.log_end:
+            return
+        if partition_log.synced_end < partition_log.log_end:
+            self.commit.request(partition_log)
+        await self.commit.finish(partition_log)
+        if partition_log.failure is not None:
+            raise Refused(ErrorCode.kafka_storage_error, partition_log.failure)
+        partition_log.flush_in_flight = True  # Nobody syncs it, deletes of it or appends to it meanwhile.
+        try:
+            points = self._checkpoints.recovery_points
+            partition_log.synced_end = min(partition_log.synced_end, offset)
+            points[partition_log.topic_partition] = min(points.get(partition_log.topic_partition, offset), offset)
+            await self._checkpoints.store()
+            paths = partition_log.truncate(offset)
+            self.cleaner.on_truncated(partition_log.topic_partition, offset)
+        finally:
+            partition_log.flush_in_flight = False
+        log.info("log truncated", partition=partition_log.topic_partition, log_end=offset)
+        self.commit.request(partition_log)
+        await self.commit.finish(partition_log)
+        self.remove_later(paths, partition_log.config.file_delete_delay_ms)
 
     async def _secure(self, partition_log: Log, end: Offset) -> None:
         """Return when everything below `end` is synced and the recovery point says so, or the log has failed."""

@@ -1,0 +1,114 @@
+"""A follower's log is cut back to where its history left its leader's: for good, whatever happens meanwhile."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.base.topic_config import TopicConfig
+from penstock.base.types import Offset
+from penstock.storage.fs import PosixFileSystem
+from penstock.storage.log import Log
+from penstock.storage.log_manager import LogManager
+
+from .support import NOW_MS, TOPIC_ID, TP, Machine, append, by_time, manager, read_all, run, values_of
+from .test_crashes import commit, cut_at_every_operation, started
+
+ROLLING = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)
+
+
+def filled(logs: LogManager, count: int) -> Log:
+    log = logs.open(TP, TOPIC_ID, ROLLING)
+    for number in range(count):
+        append(log, [b"old-%02d" % number + b"x" * 200], timestamp=NOW_MS + number)
+    return log
+
+
+@pytest.mark.parametrize("offset", range(13))
+def test_a_log_ends_where_it_is_cut_and_goes_on_there(tmp_path: Path, offset: int) -> None:
+    async def scenario() -> None:
+        logs = manager(PosixFileSystem(), tmp_path)
+        logs.start()
+        log = filled(logs, 12)
+        before = read_all(log)
+        await logs.truncate(log, Offset(offset))
+        assert (log.log_end, log.synced_end) == (offset, offset) or offset >= 12
+        assert read_all(log) == before[:offset]
+        for number in range(offset):
+            assert read_all(log, start=number) == before[number:offset]
+            assert by_time(log, NOW_MS + number) == (NOW_MS + number, number, 0)
+        assert by_time(log, NOW_MS + 12) is None
+        assert log.max_timestamp == (NOW_MS + offset - 1 if offset else -1) or offset >= 12
+        new = [append(log, [b"new" + b"y" * 150], timestamp=NOW_MS + 100) for _ in range(9)]
+        assert read_all(log) == before[:offset] + new
+        await logs.stop()
+        again = manager(PosixFileSystem(), tmp_path)
+        again.start()
+        log = again.open(TP, TOPIC_ID, ROLLING)
+        assert log.failure is None
+        assert read_all(log) == before[:offset] + new
+        assert by_time(log, NOW_MS + 50) == (NOW_MS + 100, offset, 0)
+        await asyncio.sleep(0.05)
+        await again.stop()
+
+    run(scenario())
+
+
+def test_a_batch_that_is_cut_inside_goes_as_a_whole(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        logs = manager(PosixFileSystem(), tmp_path)
+        logs.start()
+        log = logs.open(TP, TOPIC_ID, ROLLING)
+        append(log, [b"a", b"b"])
+        append(log, [b"c", b"d", b"e"])
+        await logs.truncate(log, Offset(3))
+        assert (values_of(read_all(log)), log.log_end) == ([b"a", b"b"], 3)
+        append(log, [b"f"])
+        assert values_of(read_all(log, start=2)) == [b"f"]
+        await logs.stop()
+
+    run(scenario())
+
+
+async def write_cut_and_write(machine: Machine, known: dict) -> None:
+    """Two histories: what was promised of the first, until it is cut; then that of the second."""
+    known["old"] = [b"old-%02d" % number + b"x" * 200 for number in range(10)]
+    known["new"] = known["old"][:4] + [b"new-%02d" % number + b"y" * 150 for number in range(9)]
+    known["promised"] = 0
+    logs = started(machine)
+    log = logs.open(TP, TOPIC_ID, ROLLING)
+    for number, value in enumerate(known["old"]):
+        append(log, [value])
+        if number % 3 == 2:
+            await commit(logs, log)
+            known["promised"] = log.synced_end
+            await logs.checkpoint()
+    known["promised"] = 4
+    await logs.truncate(log, Offset(4))
+    known["is_cut"] = True
+    for number, value in enumerate(known["new"][4:]):
+        append(log, [value])
+        if number % 3 == 2:
+            await commit(logs, log)
+            known["promised"] = log.synced_end
+            await logs.checkpoint()
+    await logs.stop()
+
+
+async def find_one_history(machine: Machine, known: dict) -> None:
+    logs = started(machine)
+    log = logs.open(TP, TOPIC_ID, ROLLING)
+    assert log.failure is None, log.failure
+    assert not logs.damaged
+    values = values_of(read_all(log))
+    assert len(values) >= known.get("promised", 0)
+    is_new = values == known.get("new", [])[: len(values)]
+    is_old = values == known.get("old", [])[: len(values)]
+    assert is_new or (is_old and not known.get("is_cut")), (known.get("is_cut"), values)
+    append(log, [b"after the crash"])
+    await commit(logs, log)
+    await logs.stop()
+
+
+def test_a_power_cut_at_any_operation_leaves_one_history_and_never_the_old_one_after_the_cut() -> None:
+    cut_at_every_operation(write_cut_and_write, find_one_history, seeds=range(4))
