@@ -109,3 +109,27 @@ def test_zookeeper_that_is_not_there(tmp_path: Path) -> None:
 def test_an_address_that_is_none(connect: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--zookeeper", connect, "--data", str(tmp_path / "data")]) == 1
     assert "zookeeper.connect is" in capsys.readouterr().err
+
+
+def test_a_data_directory_stays_with_its_broker_and_its_cluster(zookeeper: ZooKeeperEnsemble, tmp_path: Path) -> None:
+    connect = f"{zookeeper.connect}/{fresh_chroot()}"
+    process = broker(tmp_path, connect, 1)
+    with process.serving():
+        pass
+    assert "node.id=1" in (process.data / "meta.properties").read_text().split()
+
+    def refusal(*options: str, data: Path = process.data) -> str:
+        failed = run_penstock("serve", "--listen", f"{HOST}:{free_port()}", "--data", data, *options)
+        assert failed.code == 1
+        assert f"error: Cannot use the data directory {data}: " in failed.err
+        assert "Traceback" not in failed.err
+        return failed.err
+
+    assert "it is of broker 1, and this is broker 2" in refusal("--zookeeper", connect, "--node-id", "2")
+    other = f"{zookeeper.connect}/{fresh_chroot()}"
+    assert "it is of the cluster" in refusal("--zookeeper", other)
+    assert "it is of broker 1 of a cluster on ZooKeeper" in refusal()
+    embedded = BrokerProcess(tmp_path)
+    with embedded.serving():
+        pass
+    assert "whose topics are in metadata.db" in refusal("--zookeeper", connect, data=embedded.data)

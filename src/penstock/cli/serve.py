@@ -108,7 +108,7 @@ def _serve(config: "BrokerConfig") -> int:
     from penstock.cluster.registration import NodeIdTaken
     from penstock.cluster.store.base import StoreUnavailable
     from penstock.server.broker import run
-    from penstock.server.data_dir import DataDirInUse
+    from penstock.server.data_dir import DataDirForeign, DataDirInUse
 
     try:
         return run(config, on_ready=lambda port: _welcome(config, port))
@@ -116,6 +116,12 @@ def _serve(config: "BrokerConfig") -> int:
         raise Failure(
             f"Cannot use the data directory {config.data_dir}: {error}.",
             hint="Stop the other broker, or give this one its own directory with --data DIR.",
+            code="DATA_DIRECTORY",
+        ) from error
+    except DataDirForeign as error:
+        raise Failure(
+            f"Cannot use the data directory {config.data_dir}: {error}.",
+            hint="Give this broker its own directory with --data DIR, or join the cluster that this one is of.",
             code="DATA_DIRECTORY",
         ) from error
     except NodeIdTaken as error:

@@ -26,11 +26,18 @@ Subscriber = Callable[[ClusterImage], None]
 
 class Metadata:
     def __init__(
-        self, *, store: MetadataStore, cluster_id: str | None = None, new_uuid: Callable[[], UUID] = uuid4
+        self,
+        *,
+        store: MetadataStore,
+        cluster_id: str | None = None,
+        new_uuid: Callable[[], UUID] = uuid4,
+        check_cluster: Callable[[str], None] = lambda cluster_id: None,
     ) -> None:
+        """`check_cluster` is told the cluster's id before anything else is read, and may raise."""
         self._store = store
         self._cluster_id = cluster_id
         self._new_uuid = new_uuid
+        self._check_cluster = check_cluster
         self._subscribers: list[Subscriber] = []
         self._revision = 0  # The last commit that is in the image.
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -82,6 +89,7 @@ class Metadata:
         found = records.decode(entry.value)["id"]
         if wanted is not None and wanted != found:
             raise InvalidConfig(f"cluster.id is {wanted!a}, allowed is {found!a}, the cluster that this data is of")
+        self._check_cluster(found)
 
     def _new_cluster_id(self) -> str:
         while True:

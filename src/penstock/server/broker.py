@@ -5,6 +5,7 @@ import gc
 import resource
 import signal
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from uuid import UUID
 
@@ -24,7 +25,7 @@ from penstock.partition.manager import PartitionManager
 from penstock.server import handlers
 from penstock.server.client_quotas import ClientQuotas
 from penstock.server.context import Context
-from penstock.server.data_dir import DataDirLock
+from penstock.server.data_dir import EMBEDDED_METADATA, DataDirLock, claim_data_dir
 from penstock.server.dispatch import Dispatcher
 from penstock.server.fetch_session import FetchSessionCache
 from penstock.server.listener import ConnectionListener
@@ -57,7 +58,12 @@ class Broker:
         self.config = config
         self._store = store
         new_uuid = _uuid_source(random)
-        self.metadata = Metadata(store=store, cluster_id=config.cluster_id, new_uuid=new_uuid)
+        self.metadata = Metadata(
+            store=store,
+            cluster_id=config.cluster_id,
+            new_uuid=new_uuid,
+            check_cluster=partial(claim_data_dir, fs, config),
+        )
         self.logs = LogManager(config=config, fs=fs, clock=clock, files_max=files_max)
         self.partitions = PartitionManager(config=config, fs=fs, clock=clock, logs=self.logs)
         self._timers = TimerWheel()
@@ -159,7 +165,7 @@ def _store(config: BrokerConfig, clock: Clock, random: Random) -> MetadataStore:
     if config.zookeeper_connect is None:
         from penstock.cluster.store.sqlite import SqliteStore
 
-        return SqliteStore(f"{config.data_dir}/metadata.db")
+        return SqliteStore(f"{config.data_dir}/{EMBEDDED_METADATA}")
     from penstock.cluster.store.zookeeper.address import parse_connect_string
     from penstock.cluster.store.zookeeper.store import ZooKeeperStore
 
