@@ -179,12 +179,14 @@ def test_second_broker_joins_and_does_not_control() -> None:
         await second.start()
         assert await create(second, "t") == [ErrorCode.not_controller]
         results = await node.controller.create_topics([NewTopic(name="t", replication_factor=2)])
+        assert results[0].code is ErrorCode.invalid_replication_factor  # Followers do not fetch yet.
+        results = await node.controller.create_topics([NewTopic(name="t", partition_count=2)])
         assert results[0].code is ErrorCode.none
         topic = second.metadata.image.topics.get("t")
         while topic is None:  # The other broker follows on its own.
             await asyncio.sleep(0)
             topic = second.metadata.image.topics.get("t")
-        assert topic.partitions[0].isr == (1, 2)
+        assert sorted(state.isr for state in topic.partitions) == [(1,), (2,)]
         await second.stop()
 
     on_memory(scenario)

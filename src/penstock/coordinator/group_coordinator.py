@@ -15,7 +15,7 @@ from penstock.base.types import TopicPartition
 from penstock.cluster.controller import Controller
 from penstock.cluster.image import EMPTY_IMAGE, BrokerRegistration, ClusterImage
 from penstock.cluster.metadata import Metadata
-from penstock.cluster.topic_plan import NewTopic
+from penstock.cluster.topic_plan import REPLICATION_FACTOR_MAX, NewTopic
 from penstock.coordinator.group.decision import Decision, Now, Response, Token
 from penstock.coordinator.group.group_config import GroupConfig, MigrationPolicy
 from penstock.coordinator.group.group_shard import GroupShard
@@ -175,7 +175,9 @@ class GroupCoordinator:
         topic = NewTopic(
             name=OFFSETS_TOPIC,
             partition_count=self._config.offsets_topic_num_partitions,
-            replication_factor=min(self._config.offsets_topic_replication_factor, len(self._image.brokers)),
+            replication_factor=min(
+                self._config.offsets_topic_replication_factor, len(self._image.brokers), REPLICATION_FACTOR_MAX
+            ),
             config=OFFSETS_TOPIC_CONFIG,
         )
         (result,) = await self._controller.create_topics([topic])
