@@ -46,6 +46,8 @@ def main() -> int:
         run = Run(console, Path(directory), QUICK if options.quick else FULL)
         ceiling = Ceiling.measure(run.place)
         console.print(f"This machine's limits: {ceiling}")
+        if workloads:
+            run.warm_up_load(load)
         for number in range(1 if options.quick else ROUNDS):
             if workloads:
                 run.compare_with_kafka(workloads, load, number)
