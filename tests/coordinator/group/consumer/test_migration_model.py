@@ -312,3 +312,23 @@ class Migration(RuleBasedStateMachine):
 
 TestMigration = Migration.TestCase
 TestMigration.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+
+
+def test_one_that_was_taken_for_dead_gives_up_what_it_owned_before_it_is_a_member_again() -> None:
+    story = Migration()
+    story.begin()
+    story.start("cooperative")
+    story.all_act()
+    story.all_act()
+    story.wait(3_000)
+    story.all_act()
+    assert story.clients[0].owned == ALL
+    story.act_in_vain(0)
+    story.start("new")
+    story.wait(CLASSIC_SESSION_MS)
+    story.act(1)
+    assert story.clients[1].owned == ALL
+    story.act(0)
+    assert story.clients[0].owned == frozenset()
+    story.no_two_members_own_the_same()
+    story.teardown()

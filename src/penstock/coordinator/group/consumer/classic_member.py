@@ -43,6 +43,9 @@ def decide_classic_join(
     subscription = read_subscription(command.protocols[0].metadata)
     if subscription is None:
         raise Refused(ErrorCode.inconsistent_group_protocol)
+    if old is None and command.member_id and any(numbers for _, numbers in subscription.owned):
+        # It was a member, and others have by now what it thinks it owns: it learns that before it is one again.
+        raise Refused(ErrorCode.unknown_member_id)
     metadata = ConsumerGroupMemberMetadata(
         group_id=group.group_id,
         member_id=member_id,
