@@ -1,5 +1,6 @@
 """Settings and parts for all tests."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,9 @@ from penstock.local.zookeeper import ZooKeeperEnsemble
 # about the code.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("penstock")
+
+# A shell that runs us in the background ignores Ctrl-C, and so would every process that we start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
