@@ -4,11 +4,9 @@ It outlives the brokers that use it: hand the same object to the next broker, af
 one's keys what a session timeout would.
 """
 
-import asyncio
 import itertools
 from bisect import bisect_left, insort
 from collections.abc import AsyncIterator, Sequence
-from math import inf
 
 from penstock.cluster.store.base import (
     Change,
@@ -23,6 +21,7 @@ from penstock.cluster.store.base import (
     Write,
 )
 from penstock.cluster.store.feed import ChangeFeed
+from penstock.cluster.store.local_lease import LocalLease
 
 
 class MemoryStore:
@@ -32,7 +31,7 @@ class MemoryStore:
         self._entries: dict[str, Entry] = {}
         self._keys: list[str] = []  # The keys of `_entries`, sorted.
         self._lease_of: dict[str, int] = {}  # Only keys under a lease.
-        self._leases: dict[int, MemoryLease] = {}
+        self._leases: dict[int, LocalLease] = {}
         self._lease_ids = itertools.count(1)
         self._revision = 0
         self._feed = ChangeFeed()
@@ -68,8 +67,8 @@ class MemoryStore:
     def watch(self, after: int) -> AsyncIterator[Commit]:
         return self._feed.watch(after)
 
-    async def open_lease(self, owner: str) -> "MemoryLease":
-        lease = MemoryLease(self, next(self._lease_ids), owner)
+    async def open_lease(self, owner: str) -> LocalLease:
+        lease = LocalLease(next(self._lease_ids), owner, is_open=self._is_open, end=self._close_lease)
         self._leases[lease.id] = lease
         return lease
 
@@ -79,14 +78,17 @@ class MemoryStore:
             if owner is None or lease.owner == owner:
                 self._end_lease(lease)
 
-    def _end_lease(self, lease: "MemoryLease") -> None:
+    async def _close_lease(self, lease: LocalLease) -> None:
+        self._end_lease(lease)
+
+    def _end_lease(self, lease: LocalLease) -> None:
         if self._leases.pop(lease.id, None) is not None:
             lease.on_lost()
             keys = [key for key, lease_id in self._lease_of.items() if lease_id == lease.id]
             if keys:
                 self._apply([Delete(key) for key in keys])
 
-    def _is_open(self, lease: "MemoryLease") -> bool:
+    def _is_open(self, lease: LocalLease) -> bool:
         return lease.id in self._leases
 
     def _apply(self, writes: Sequence[Write]) -> int:
@@ -117,34 +119,3 @@ class MemoryStore:
         del self._keys[bisect_left(self._keys, key)]
         self._lease_of.pop(key, None)
         return True
-
-
-class MemoryLease:
-    def __init__(self, store: MemoryStore, lease_id: int, owner: str) -> None:
-        self._store = store
-        self.id = lease_id
-        self.owner = owner
-        self._waiters: list[asyncio.Future[None]] = []
-
-    @property
-    def is_lost(self) -> bool:
-        return not self._store._is_open(self)
-
-    @property
-    def may_act_until(self) -> float:
-        return -inf if self.is_lost else inf
-
-    async def lost(self) -> None:
-        if not self.is_lost:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
-
-    def on_lost(self) -> None:
-        for waiter in self._waiters:
-            # As in the feed: it may be on a loop that is gone.
-            if not waiter.done() and not waiter.get_loop().is_closed():
-                waiter.set_result(None)
-
-    async def close(self) -> None:
-        self._store._end_lease(self)

@@ -14,7 +14,6 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,6 +31,7 @@ from penstock.cluster.store.base import (
     Write,
 )
 from penstock.cluster.store.feed import ChangeFeed
+from penstock.cluster.store.local_lease import LocalLease
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -57,7 +57,7 @@ class SqliteStore:
         self._path = path
         self._executor: ThreadPoolExecutor | None = None
         self._feed = ChangeFeed()
-        self._leases: dict[int, SqliteLease] = {}
+        self._leases: dict[int, LocalLease] = {}
         self._lease_ids = itertools.count(1)
 
     async def start(self) -> None:
@@ -96,17 +96,17 @@ class SqliteStore:
     def watch(self, after: int) -> AsyncIterator[Commit]:
         return self._feed.watch(after)
 
-    async def open_lease(self, owner: str) -> "SqliteLease":
-        lease = SqliteLease(self, next(self._lease_ids), owner)
+    async def open_lease(self, owner: str) -> LocalLease:
+        lease = LocalLease(next(self._lease_ids), owner, is_open=self._is_open, end=self._end_lease)
         self._leases[lease.id] = lease
         return lease
 
-    async def _end_lease(self, lease: "SqliteLease") -> None:
+    async def _end_lease(self, lease: LocalLease) -> None:
         if self._leases.pop(lease.id, None) is not None:
             lease.on_lost()
             await self._run_commit(lambda: self._database.end_lease(lease.id))
 
-    def _is_open(self, lease: "SqliteLease") -> bool:
+    def _is_open(self, lease: LocalLease) -> bool:
         return lease.id in self._leases
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -126,37 +126,6 @@ class SqliteStore:
     def _publish(self, future: "asyncio.Future[Commit]") -> None:
         if not future.cancelled() and future.exception() is None:
             self._feed.publish(future.result())
-
-
-class SqliteLease:
-    def __init__(self, store: SqliteStore, lease_id: int, owner: str) -> None:
-        self._store = store
-        self.id = lease_id
-        self.owner = owner
-        self._waiters: list[asyncio.Future[None]] = []
-
-    @property
-    def is_lost(self) -> bool:
-        return not self._store._is_open(self)
-
-    @property
-    def may_act_until(self) -> float:
-        return -inf if self.is_lost else inf
-
-    async def lost(self) -> None:
-        if not self.is_lost:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
-
-    def on_lost(self) -> None:
-        for waiter in self._waiters:
-            # As in the feed: it may be on a loop that is gone.
-            if not waiter.done() and not waiter.get_loop().is_closed():
-                waiter.set_result(None)
-
-    async def close(self) -> None:
-        await self._store._end_lease(self)
 
 
 class _Database:
