@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.cluster.store.base import Commit
@@ -162,6 +162,7 @@ def test_each_commit_is_the_tree_as_it_was(seed: int, steps: int) -> None:
     assert fold(client.commits)[-1][1] == server.entries()
 
 
+@example(seed=4_152_431_225, steps=68, rounds_max=0, paths_max=3)  # A parent was gone, its child asked for too late.
 @given(seed=st.integers(0, 2**32), steps=st.integers(0, 150), rounds_max=st.integers(0, 3), paths_max=st.integers(1, 3))
 def test_nothing_is_lost_when_the_writes_do_not_end(seed: int, steps: int, rounds_max: int, paths_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

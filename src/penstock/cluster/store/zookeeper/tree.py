@@ -30,6 +30,10 @@ class Tree:
     def children(self, path: str) -> set[str] | frozenset[str]:
         return self._children.get(path, frozenset())
 
+    def orphans(self) -> list[str]:
+        """Nodes without the one above them, which has not been read yet."""
+        return [path for path in self._nodes if path != ROOT and parent(path) not in self._nodes]
+
     def put(self, path: str, node: Node) -> None:
         if path not in self._nodes and path != ROOT:
             self._children.setdefault(parent(path), set()).add(path)

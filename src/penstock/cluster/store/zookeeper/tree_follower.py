@@ -51,7 +51,8 @@ class TreeFollower:
         self._is_reading = False
         self._round_count = 0
         self._dirty.clear()
-        self._unlisted = {ROOT: None}
+        # Whoever goes down from the root does not come to those whose parent is not in the copy.
+        self._unlisted = dict.fromkeys([ROOT, *self.tree.orphans()])
 
     def on_event(self, path: str) -> None:
         if not _is_foreign(path):
@@ -87,10 +88,7 @@ class TreeFollower:
                 if isinstance(names, list):
                     self._list(read.path, names)
             else:
-                # Its children have gone before it.
-                for path in self.tree.children(read.path):
-                    self._dirty[path] = None
-                self._set(read.path, None)
+                self._remove(read.path)
 
     def on_committed(self, operations: Sequence[Operation], results: Sequence[Result]) -> None:
         """Our own transaction: what it did is known without reading. The events of it have just come."""
@@ -131,6 +129,12 @@ class TreeFollower:
         for child in [*found, *self.tree.children(path)]:
             if not _is_foreign(child):
                 self._unlisted[child] = None
+
+    def _remove(self, path: str) -> None:
+        """The node is not there, and so nothing below it: to ask for that would be to publish without it meanwhile."""
+        for child in list(self.tree.children(path)):
+            self._remove(child)
+        self._set(path, None)
 
     def _set(self, path: str, node: Node | None) -> None:
         before = self.tree.entry(path)
