@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -31,7 +32,7 @@ class Node:
 
     def __init__(self, store: MetadataStore, node_id: int = 1) -> None:
         self.metadata = Metadata(store=store)
-        self.registration = Registration(store=store, metadata=self.metadata, node_id=NodeId(node_id))
+        self.registration = Registration(store=store, metadata=self.metadata, node_id=NodeId(node_id), random=Random(1))
         self.controller = Controller(store=store, metadata=self.metadata, config=BrokerConfig(node_id=NodeId(node_id)))
 
     async def start(self) -> None:

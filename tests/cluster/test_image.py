@@ -32,7 +32,7 @@ def test_brokers_come_and_go_with_their_epoch() -> None:
     key = records.broker_key(ONE)
     value = records.encode_broker(records.BrokerRecord("h", 9092, "r"))
     image = apply(EMPTY_IMAGE, [Change(key, Entry(key, value, version=9, created=5))])
-    assert image.brokers == {1: (1, "h", 9092, "r", 5)}
+    assert image.brokers == {1: (1, "h", 9092, "r", 5, "", False)}
     assert apply(image, [Change(key, None)]).brokers == {}
 
 

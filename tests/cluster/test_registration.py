@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from random import Random
 
 import pytest
 
@@ -28,7 +29,7 @@ class Node:
         self.id = NodeId(node_id)
         self.store: ZooKeeperStore = zookeeper_store(connect, session_timeout_ms)
         self.metadata = Metadata(store=self.store)
-        self.registration = Registration(store=self.store, metadata=self.metadata, node_id=self.id)
+        self.registration = Registration(store=self.store, metadata=self.metadata, node_id=self.id, random=Random(1))
         self.controller = Controller(
             store=self.store, metadata=self.metadata, config=BrokerConfig(node_id=self.id, default_replication_factor=1)
         )

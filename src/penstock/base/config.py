@@ -62,6 +62,12 @@ class BrokerConfig:
     num_partitions: int = 1
     default_replication_factor: int = 1  # One broker is a whole cluster here.
 
+    replica_lag_time_max_ms: int = 30_000  # Kafka's: a follower that is behind for longer is not waited for.
+    replica_fetch_wait_max_ms: int = 500  # Kafka's. A follower's empty fetch comes back after it, with the watermark.
+    controlled_shutdown_enable: bool = True  # A stop hands over the leaders first.
+    auto_leader_rebalance_enable: bool = True  # Leaders go back to their preferred brokers by and by.
+    leader_imbalance_check_interval_seconds: int = 300
+
     socket_request_max_bytes: int = 100 << 20  # Kafka's. A larger frame closes the connection before it is received.
     connections_max_idle_ms: int = 600_000  # Just above the nine minutes after which clients close idle connections.
     max_connections: int = 40_000  # With files, below the 64 K descriptors that systemd and Docker usually grant.
@@ -275,9 +281,15 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
             boolean(),
             "Whether a topic is made when a client asks for its metadata and allows it.",
         ),
+        _key(
+            "auto.leader.rebalance.enable",
+            boolean(),
+            "Whether the controller gives partitions back to their preferred leaders.",
+        ),
         _key("broker.rack", _NAME, "The rack that the broker stands in."),
         _key("cluster.id", _NAME, "The cluster's id. None: one is made at the first start. Later it must be the same."),
         _key("connections.max.idle.ms", long(1), "How long a connection may be idle before it is closed."),
+        _key("controlled.shutdown.enable", boolean(), "Whether a broker that stops hands over its partitions first."),
         _key("default.replication.factor", integer(1, 32_767), "Replicas of a topic that does not say how many."),
         _key("delete.topic.enable", boolean(), "Whether topics can be deleted."),
         _key("fetch.max.bytes", integer(1024), "The most that one Fetch returns."),
@@ -310,6 +322,11 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
         _key("group.max.session.timeout.ms", integer(1), "The longest session that a member may ask for."),
         _key("group.max.size", integer(1), "Members that a group may have."),
         _key("group.min.session.timeout.ms", integer(1), "The shortest session that a member may ask for."),
+        _key(
+            "leader.imbalance.check.interval.seconds",
+            long(1),
+            "How often the controller looks for partitions that their preferred broker does not lead.",
+        ),
         _special("listeners", "PLAINTEXT://host:port", DEFAULT_LISTENER, "Where the broker listens. Port 0: any free."),
         _key("log.cleaner.backoff.ms", long(0), "How long compaction sleeps when there is nothing to do."),
         _key("log.cleaner.enable", boolean(), "Whether compaction runs."),
@@ -364,6 +381,12 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
             "quota.window.size.seconds",
             integer(1, 3600),
             "How long such a window is; also the longest wait for a share of the broker's time.",
+        ),
+        _key("replica.fetch.wait.max.ms", integer(1), "How long a follower's empty fetch may wait."),
+        _key(
+            "replica.lag.time.max.ms",
+            long(1),
+            "How long a follower may lag behind its leader before it counts as out of sync.",
         ),
         _key("socket.request.max.bytes", integer(1024), "The largest request that the broker receives."),
         _key(

@@ -12,15 +12,12 @@ _REPLICATION = "there is no replication between brokers yet"
 
 _IGNORED = {
     "background.threads": _THREADS,
-    "controlled.shutdown.enable": _REPLICATION,
     "controller.listener.names": _KRAFT,
     "early.start.listeners": _KRAFT,
     "initial.broker.registration.timeout.ms": _KRAFT,
     "inter.broker.listener.name": "there is one listener",
     "inter.broker.protocol.version": "Kafka 4 has no such setting either",
-    "leader.imbalance.check.interval.seconds": _REPLICATION,
     "leader.imbalance.per.broker.percentage": _REPLICATION,
-    "auto.leader.rebalance.enable": _REPLICATION,
     "listener.security.protocol.map": "there is one listener",
     "log.cleaner.dedupe.buffer.size": "compaction takes what its map of keys needs",
     "log.cleaner.io.buffer.load.factor": "compaction takes what its map of keys needs",

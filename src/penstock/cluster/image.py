@@ -29,6 +29,8 @@ class BrokerRegistration(NamedTuple):
     port: int
     rack: str | None
     epoch: int  # Grows with every registration of this broker.
+    secret: str = ""  # See BrokerRecord.
+    is_stopping: bool = False
 
 
 class PartitionState(NamedTuple):
@@ -185,8 +187,10 @@ def _apply_broker(brokers: dict[NodeId, BrokerRegistration], node_id: NodeId, en
     if entry is None:
         brokers.pop(node_id, None)
     else:
-        host, port, rack = records.decode_broker(entry.value)
-        brokers[node_id] = BrokerRegistration(node_id, host, port, rack, entry.created)
+        record = records.decode_broker(entry.value)
+        brokers[node_id] = BrokerRegistration(
+            node_id, record.host, record.port, record.rack, entry.created, record.secret, record.is_stopping
+        )
 
 
 def _config(entry: Entry | None) -> ConfigImage:

@@ -1,7 +1,7 @@
 """What the metadata store holds: the keys, laid out like ZooKeeper's tree, and the JSON behind them.
 
     /cluster/id                              {"id": "pS..."}
-    /brokers/ids/1                           {"host": "h", "port": 9092, "rack": null}         under the broker's lease
+    /brokers/ids/1                           {"host": "h", "port": 9092, ...}                  under the broker's lease
     /brokers/topics/t                        {"id": "<uuid>", "replicas": [[1, 2], [2, 3]]}    by partition
     /brokers/topics/t/partitions/0/state     {"leader": 1, "leader_epoch": 0, "isr": [1], "partition_epoch": 0}
     /config/topics/t                         {"retention.ms": "1000"}                          overrides only
@@ -116,6 +116,8 @@ class BrokerRecord(NamedTuple):
     host: str
     port: int
     rack: str | None
+    secret: str = ""  # By which other brokers know that a connection is this broker's; clients never see the store.
+    is_stopping: bool = False  # About to stop: it shall lead nothing and be in sync with nothing.
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)  # Sorted: the same value has the same bytes.

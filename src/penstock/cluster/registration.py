@@ -6,6 +6,8 @@ followed by a new one, under which the broker is another: its epoch is higher.
 """
 
 import asyncio
+from collections.abc import Callable
+from random import Random
 
 from penstock.base.logging import get_logger
 from penstock.base.types import NO_NODE, NodeId
@@ -37,10 +39,23 @@ class NodeIdTaken(Exception):
 
 
 class Registration:
-    def __init__(self, *, store: MetadataStore, metadata: Metadata, node_id: NodeId) -> None:
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        metadata: Metadata,
+        node_id: NodeId,
+        random: Random,
+        on_lost: Callable[[], None] = lambda: None,
+        on_registered: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_lost` is called when the lease is over, `on_registered` when the image has the broker, once more too."""
         self._store = store
         self._metadata = metadata
         self._node_id = node_id
+        self._random = random
+        self._on_lost = on_lost
+        self._on_registered = on_registered
         self._record: BrokerRecord | None = None
         self._lease: Lease | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -53,12 +68,20 @@ class Registration:
 
     async def start(self, host: str, port: int, rack: str | None = None) -> None:
         """Tell the cluster where this broker is; return when the image has it. NodeIdTaken if one is already there."""
-        self._record = BrokerRecord(host, port, rack)
+        self._record = BrokerRecord(host, port, rack, secret=f"{self._random.getrandbits(128):032x}")
         await self._register(self._record)
         await self._maybe_become_controller()
         self._metadata.subscribe(self._on_image)
         self._on_image(self._metadata.image)
         self._keeping = asyncio.create_task(self._keep(self._record), name="registration")
+
+    async def begin_stop(self) -> None:
+        """Tell the cluster that this broker is about to stop, so that others take over first; return when it knows."""
+        assert self._record is not None and self._lease is not None
+        self._record = self._record._replace(is_stopping=True)
+        key = records.broker_key(self._node_id)
+        revision = await self._store.commit([], [Put(key, records.encode_broker(self._record), self._lease.id)])
+        await self._metadata.applied(revision)
 
     async def stop(self) -> None:
         """Leave the cluster; the lease's keys go. OSError when the store cannot be told: they go later."""
@@ -98,6 +121,7 @@ class Registration:
                 continue
             self._lease = lease
             await self._metadata.applied(revision)
+            self._on_registered()
             return
 
     async def _keep(self, record: BrokerRecord) -> None:
@@ -105,6 +129,7 @@ class Registration:
         while True:
             assert self._lease is not None
             await self._lease.lost()
+            self._on_lost()
             log.warning("broker was taken for dead, registering anew", node=self._node_id)
             while True:
                 try:

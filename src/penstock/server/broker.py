@@ -67,7 +67,7 @@ class Broker:
         self.logs = LogManager(config=config, fs=fs, clock=clock, files_max=files_max)
         self.partitions = PartitionManager(config=config, fs=fs, clock=clock, logs=self.logs)
         self._timers = TimerWheel()
-        self._registration = Registration(store=store, metadata=self.metadata, node_id=config.node_id)
+        self._registration = Registration(store=store, metadata=self.metadata, node_id=config.node_id, random=random)
         controller = Controller(store=store, metadata=self.metadata, config=config, new_uuid=new_uuid)
         self._groups = GroupCoordinator(
             config=config,
