@@ -19,7 +19,7 @@ HELP_S_MAX = 0.3
     "command",
     ["serve", "produce", "consume", "topics create", "topics list", "topics describe", "topics alter", "topics delete",
      "topics watch", "groups list", "groups describe", "groups lag", "groups reset", "groups delete",
-     "log dump", "log verify"],
+     "log dump", "log verify", "cluster up", "cluster status"],
 )  # fmt: skip
 def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--help"]) == 0
@@ -75,6 +75,9 @@ def test_version() -> None:
         (["groups", "reset", "g", "--topic", "t:a", "--to", "1"], "'a' is not a list of partitions"),
         (["groups", "list", "--state", "busy"], "Invalid value for '--state'"),
         (["log", "verify"], "nothing to check"),
+        (["cluster", "up", "--zookeepers", "2"], "Two ZooKeeper nodes are worse than one"),
+        (["cluster", "up", "--brokers", "0"], "Invalid value for '--brokers'"),
+        (["cluster", "up", "--base-port", "65535"], "There is no port 65537"),
         (["topics", "list", "-b", "localhost:many"], "is not the address of a broker"),
     ],
 )
@@ -123,5 +126,6 @@ def test_completion_offers_commands_and_options() -> None:
         return run_penstock(environment=environment).out.split()
 
     assert complete("penstock to") == ["topics"]
+    assert complete("penstock cluster s") == ["status"]
     assert "--listen" in complete("penstock serve --")
     assert complete("penstock produce t --codec z") == ["zstd"]

@@ -77,7 +77,7 @@ def create(
       penstock topics create orders --partitions 12 --config retention.ms=86400000
       penstock topics create prices --config cleanup.policy=compact --if-not-exists
     """
-    configs = _pairs(config)
+    configs = pairs(config)
     admin = admin_client(bootstrap_server)
     from confluent_kafka import KafkaException
 
@@ -181,7 +181,7 @@ def alter(
       penstock topics alter orders --partitions 24
       penstock topics alter orders --config retention.ms=604800000 --delete-config max.message.bytes
     """
-    configs = _pairs(config)
+    configs = pairs(config)
     deleted = delete_config or []
     if partitions is None and not configs and not deleted:
         raise Failure(
@@ -299,8 +299,9 @@ def _changes(name: str, configs: dict[str, str], deleted: Sequence[str]) -> Any:
     return kafka.ConfigResource(kafka.ResourceType.TOPIC, name, incremental_configs=entries)
 
 
-def _pairs(options: Sequence[str] | None) -> dict[str, str]:
-    pairs = {}
+def pairs(options: Sequence[str] | None) -> dict[str, str]:
+    """The keys and values of `--config KEY=VALUE`, given any number of times."""
+    found = {}
     for option in options or ():
         key, equals, value = option.partition("=")
         if not key or not equals:
@@ -309,8 +310,8 @@ def _pairs(options: Sequence[str] | None) -> dict[str, str]:
                 hint="Give KEY=VALUE, for example --config retention.ms=86400000.",
                 code="USAGE",
             )
-        pairs[key.strip()] = value.strip()
-    return pairs
+        found[key.strip()] = value.strip()
+    return found
 
 
 def _wait(futures: dict[Any, Any]) -> None:

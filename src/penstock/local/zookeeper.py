@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+from penstock.local.child_process import start_child
 from penstock.local.java import find_java
 from penstock.local.zookeeper_jars import zookeeper_jars
 
@@ -27,8 +28,9 @@ JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+UseSerialGC", "-
 class ZooKeeperNode:
     """One server process."""
 
-    def __init__(self, directory: Path, port: int, command: Sequence[str]) -> None:
+    def __init__(self, directory: Path, port: int, command: Sequence[str], *, ends_with_us: bool = False) -> None:
         self.directory = directory
+        self._ends_with_us = ends_with_us
         self.port = port
         self.address = f"{HOST}:{port}"
         self._command = [*command, str(directory / "zoo.cfg")]
@@ -37,6 +39,9 @@ class ZooKeeperNode:
     def start(self) -> None:
         """Have the process begin; `wait_until_serving` says when it does."""
         assert self._process is None, "started twice"
+        if self._ends_with_us:
+            self._process = start_child(self._command, log=self.directory / "log")
+            return
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
@@ -91,8 +96,12 @@ class ZooKeeperEnsemble:
         java: str | None = None,
         jars: Path | None = None,
         free_port: Callable[[], int] | None = None,
+        ends_with_us: bool = False,
     ) -> None:
-        """`ports` are those for clients, one a node; all others, and those too if not given, are free ones."""
+        """`ports` are those for clients, one a node; all others, and those too if not given, are free ones.
+
+        With `ends_with_us` the nodes are killed when the thread that starts them ends, be it by SIGKILL.
+        """
         free = free_port or _free_port
         client_ports = list(ports) if ports is not None else [free() for _ in range(nodes)]
         assert len(client_ports) == nodes, f"{nodes=} {ports=}"
@@ -112,7 +121,7 @@ class ZooKeeperEnsemble:
             own.mkdir(parents=True, exist_ok=True)
             (own / "myid").write_text(str(number))
             (own / "zoo.cfg").write_text(_settings(own, port, peers))
-            self.nodes.append(ZooKeeperNode(own, port, command))
+            self.nodes.append(ZooKeeperNode(own, port, command, ends_with_us=ends_with_us))
 
     @property
     def connect(self) -> str:
