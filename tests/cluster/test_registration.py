@@ -13,6 +13,7 @@ from penstock.cluster.controller import Controller
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.metadata import Metadata
 from penstock.cluster.registration import NodeIdTaken, Registration
+from penstock.cluster.store.memory import MemoryStore
 from penstock.cluster.store.zookeeper.store import ZooKeeperStore
 from penstock.cluster.topic_plan import NewTopic
 from penstock.local.zookeeper import ZooKeeperEnsemble
@@ -154,3 +155,22 @@ def test_a_broker_that_crashed_waits_for_its_former_self_to_be_forgotten(zookeep
         await second.stop()
 
     run(zookeeper, scenario)
+
+
+def test_a_broker_that_is_about_to_stop_says_so_again_when_it_registers_anew() -> None:
+    async def scenario() -> None:
+        store, node_id = MemoryStore(), NodeId(1)
+        metadata = Metadata(store=store)
+        registration = Registration(store=store, metadata=metadata, node_id=node_id, random=Random(1))
+        await metadata.start()
+        await registration.start("localhost", 9001)
+        before = metadata.image.brokers[node_id]
+        await registration.begin_stop()
+        store.expire_leases()
+        await metadata.until(lambda image: node_id in image.brokers and image.brokers[node_id].epoch > before.epoch)
+        assert metadata.image.brokers[node_id].is_stopping
+        assert metadata.image.brokers[node_id].secret == before.secret
+        await registration.stop()
+        await metadata.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), TEST_S_MAX))

@@ -22,6 +22,7 @@ log = get_logger(__name__)
 RELOAD_S = 1.0  # The store itself has waited before it gave up.
 
 Subscriber = Callable[[ClusterImage], None]
+Condition = Callable[[ClusterImage], bool]
 
 
 class Metadata:
@@ -41,6 +42,7 @@ class Metadata:
         self._subscribers: list[Subscriber] = []
         self._revision = 0  # The last commit that is in the image.
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._conditions: list[tuple[Condition, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
         self.image = EMPTY_IMAGE
 
@@ -75,6 +77,21 @@ class Metadata:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((revision, waiter))
         await waiter
+
+    async def until(self, condition: Condition) -> None:
+        """Return when the condition holds for the image, and all subscribers have seen it.
+
+        StoreUnavailable when the store is no longer followed. Who cannot wait for ever sets a timeout.
+        """
+        while not condition(self.image):
+            if self._task is None or self._task.done():
+                raise StoreUnavailable("the metadata store is not followed")
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._conditions.append((condition, waiter))
+            try:
+                await waiter
+            finally:
+                self._conditions = [item for item in self._conditions if item[1] is not waiter]
 
     async def _ensure_cluster_id(self) -> None:
         wanted = self._cluster_id
@@ -115,7 +132,7 @@ class Metadata:
             log.exception("metadata is no longer followed")
             raise
         finally:
-            for _, waiter in self._waiters:
+            for _, waiter in (*self._waiters, *self._conditions):
                 if not waiter.done():
                     waiter.set_exception(StoreUnavailable("the metadata store is no longer followed"))
 
@@ -143,4 +160,7 @@ class Metadata:
             if wanted > revision:
                 self._waiters.append((wanted, waiter))
             elif not waiter.done():
+                waiter.set_result(None)
+        for condition, waiter in self._conditions:
+            if not waiter.done() and condition(image):
                 waiter.set_result(None)

@@ -73,7 +73,7 @@ class Registration:
         await self._maybe_become_controller()
         self._metadata.subscribe(self._on_image)
         self._on_image(self._metadata.image)
-        self._keeping = asyncio.create_task(self._keep(self._record), name="registration")
+        self._keeping = asyncio.create_task(self._keep(), name="registration")
 
     async def begin_stop(self) -> None:
         """Tell the cluster that this broker is about to stop, so that others take over first; return when it knows."""
@@ -124,7 +124,7 @@ class Registration:
             self._on_registered()
             return
 
-    async def _keep(self, record: BrokerRecord) -> None:
+    async def _keep(self) -> None:
         """Come back after each loss of the lease, for as long as it takes."""
         while True:
             assert self._lease is not None
@@ -133,7 +133,8 @@ class Registration:
             log.warning("broker was taken for dead, registering anew", node=self._node_id)
             while True:
                 try:
-                    await self._register(record)
+                    assert self._record is not None
+                    await self._register(self._record)
                     break
                 except (NodeIdTaken, StoreUnavailable) as error:
                     log.error("broker cannot register", node=self._node_id, reason=error)
