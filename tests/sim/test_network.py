@@ -4,7 +4,7 @@ from random import Random
 import pytest
 
 from penstock.sim.clock import SimLoop
-from penstock.sim.network import SimNetwork
+from penstock.sim.network import HOST, SimNetwork
 from penstock.sim.process import Process
 
 
@@ -67,7 +67,7 @@ def connected(test, seed: int = 0) -> SimLoop:
 
     async def main() -> None:
         listener = await network.listen(factory, "localhost", 0)
-        transport, client = await network.connect(Client, listener.port)
+        transport, client = await network.connect(Client, HOST, listener.port)
         await test(network, servers[0], transport, client)
         listener.close()
         await listener.wait_closed()
@@ -185,13 +185,13 @@ def test_nobody_listening_refuses():
 
     async def main() -> None:
         with pytest.raises(ConnectionRefusedError):
-            await network.connect(Client, 9092)
+            await network.connect(Client, HOST, 9092)
         listener = await network.listen(Server, "localhost", 9092)
         with pytest.raises(OSError, match="in use"):
             await network.listen(Server, "localhost", 9092)
         listener.close()
         with pytest.raises(ConnectionRefusedError):
-            await network.connect(Client, 9092)
+            await network.connect(Client, HOST, 9092)
 
     loop.run(main())
 
@@ -204,7 +204,7 @@ def test_a_dead_server_hears_nothing_and_its_clients_are_cut_off():
     async def main() -> None:
         process = Process(loop, "broker")
         listener = await process.call(network.listen(lambda: server, "localhost", 9092))
-        transport, client = await network.connect(Client, listener.port)
+        transport, client = await network.connect(Client, HOST, listener.port)
         await asyncio.sleep(1)
         transport.write(b"hello?")
         process.kill()
@@ -213,6 +213,25 @@ def test_a_dead_server_hears_nothing_and_its_clients_are_cut_off():
         assert not server.received
         assert client.lost == ["ConnectionResetError"]
         with pytest.raises(ConnectionRefusedError):
-            await network.connect(Client, 9092)
+            await network.connect(Client, HOST, 9092)
+
+    loop.run(main())
+
+
+def test_a_process_that_dies_loses_the_connections_that_it_made() -> None:
+    loop = SimLoop()
+    network = SimNetwork(loop=loop, random=Random(1))
+    other = Server()
+
+    async def main() -> None:
+        await network.listen(lambda: other, "localhost", 9092)
+        process = Process(loop, "broker")
+        await process.call(network.listen(Server, "localhost", 9093))
+        await process.call(network.connect(Client, HOST, 9092))
+        await asyncio.sleep(1)
+        assert other.events == ["made"]
+        process.kill()
+        await asyncio.sleep(1)
+        assert other.events == ["made", ("lost", "ConnectionResetError")]
 
     loop.run(main())

@@ -1,10 +1,11 @@
-"""The network port: who listens, and the real sockets behind it. Simulation has its own."""
+"""The network port: who listens, who connects, and the real sockets behind it. Simulation has its own."""
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+P = TypeVar("P", bound=asyncio.Protocol | asyncio.BufferedProtocol)
 
 BACKLOG = 1024  # Connections that may wait while the loop is busy; the kernel's own limit is often 4096.
 
@@ -18,6 +19,9 @@ class Listener(Protocol):
 
 class Network(Protocol):
     async def listen(self, protocol_factory: ProtocolFactory, host: str, port: int) -> Listener: ...
+
+    async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.Transport, P]:
+        """The near end of a new connection; OSError when nobody is there."""
 
 
 class SocketListener:
@@ -34,3 +38,7 @@ class SocketNetwork:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(protocol_factory, host, port, backlog=BACKLOG)
         return SocketListener(server)
+
+    async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.Transport, P]:
+        # Small requests leave at once: asyncio and uvloop both set TCP_NODELAY.
+        return await asyncio.get_running_loop().create_connection(protocol_factory, host, port)

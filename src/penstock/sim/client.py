@@ -23,7 +23,7 @@ from kio.static.primitive import i16, i32
 
 from penstock.base.errors import ErrorCode
 from penstock.base.types import TopicPartition
-from penstock.sim.network import SimNetwork
+from penstock.sim.network import HOST, SimNetwork
 from penstock.sim.requests import FETCH, PRODUCE, fetch_body, produce_body
 from penstock.wire.batch import Record, build_batch, has_valid_crc, read_header, records_of
 
@@ -83,7 +83,7 @@ class SimClient(asyncio.Protocol):
     @classmethod
     async def connect(cls, network: SimNetwork, port: int) -> "SimClient":
         """A connected client; ConnectionRefusedError when no broker listens."""
-        _, client = await network.connect(cls, port)
+        _, client = await network.connect(cls, HOST, port)
         return client
 
     def close(self) -> None:

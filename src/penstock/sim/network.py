@@ -267,7 +267,7 @@ class SimNetwork:
             process.on_death.append(lambda: self._on_death(listener))
         return listener
 
-    async def connect(self, protocol_factory: Callable[[], P], port: int) -> tuple[SimTransport, P]:
+    async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[SimTransport, P]:
         """A client's end of a new connection; ConnectionRefusedError when nobody listens there."""
         await asyncio.sleep(self.delay())
         listener = self._listeners.get(port)
@@ -320,5 +320,6 @@ class SimNetwork:
     def _on_death(self, listener: SimListener) -> None:
         self.unlisten(listener)
         process = listener.context.get(CURRENT)
-        for client in [client for client, server in self._connections.items() if server.process is process]:
+        ends = list(self._connections.items())
+        for client in [client for client, server in ends if process in (client.process, server.process)]:
             self._cut(client)
