@@ -77,6 +77,8 @@ _SAMPLES = {
         "include_cluster_authorized_operations": True,
         "include_topic_authorized_operations": True,
     },
+    ApiKey.SASL_HANDSHAKE: lambda *_: {"mechanism": "PLAIN"},
+    ApiKey.SASL_AUTHENTICATE: lambda *_: {"auth_bytes": b"\0admin\0secret"},
     ApiKey.API_VERSIONS: lambda *_: {"client_software_name": "hostile", "client_software_version": "1.0"},
     ApiKey.CREATE_TOPICS: lambda *_: {
         "topics": [

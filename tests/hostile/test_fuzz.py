@@ -22,6 +22,7 @@ from penstock.cluster.store.memory import MemoryStore
 from penstock.cluster.topic_plan import NewTopic
 from penstock.server import dispatch as dispatch_module
 from penstock.server.api import APIS, ApiKey
+from penstock.server.authentication import Authentication
 from penstock.server.broker import Broker
 from penstock.server.connection import Connection
 from penstock.server.dispatch import Dispatcher
@@ -58,7 +59,7 @@ def only_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
         if key in raw:
             monkeypatch.setitem(APIS, key, api._replace(raw_handler=raw[ApiKey(key)]))
         else:
-            monkeypatch.setitem(APIS, key, api._replace(handler=lambda *_: Struct()))
+            monkeypatch.setitem(APIS, key, api._replace(handler=lambda *_: Struct(), raw_handler=None))
     monkeypatch.setattr(dispatch_module, "encode_response", lambda *_: bytearray())
 
 
@@ -67,6 +68,7 @@ class NoConnection:
 
     peer, ip = "nobody", "127.0.0.1"
     known_header: Any = None
+    authentication = Authentication()
 
     def open_reply(self, *_: Any) -> "NoConnection":
         return self

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.server.api import Api, ApiKey, RequestHeader
+from penstock.server.authentication import Authentication
 from penstock.server.dispatch import Dispatcher
 
 VERSIONS = range(2, 4)  # Of ApiVersions: the first has a plain header, the second one that ends in tags.
@@ -38,7 +39,10 @@ def test_each_request_has_its_own_header(sent: list[tuple[int, str | None, bytes
     context: Any = SimpleNamespace(quotas=SimpleNamespace(active=None))
     opened: list[int] = []
     connection: Any = SimpleNamespace(
-        known_header=None, ip="10.0.0.1", open_reply=lambda correlation_id, *_: opened.append(correlation_id)
+        known_header=None,
+        ip="10.0.0.1",
+        authentication=Authentication(),
+        open_reply=lambda correlation_id, *_: opened.append(correlation_id),
     )
     dispatcher = Dispatcher(context, {18: Api(ApiKey.API_VERSIONS, VERSIONS, 2, None, handle)})
     for number, (version, client_id, body) in enumerate(sent):

@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import UUID
 
+from penstock.server.authentication import Authentication, BrokerIdentity
 from penstock.wire.codec import Struct
 from penstock.wire.produce import ProduceStart
 
@@ -28,6 +29,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -37,6 +39,7 @@ class ApiKey(IntEnum):
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -68,6 +71,12 @@ class RequestHeader:
     client_host: str = ""
     throttle_ms: int = 0  # Known before work began: its sender uses more of the broker's time than it may.
     habits: Habits = field(default_factory=Habits)
+    authentication: Authentication = field(default_factory=Authentication)  # The connection's.
+
+    @property
+    def broker(self) -> BrokerIdentity | None:
+        """The broker that the connection is of, if it has proved it. See `require_broker`."""
+        return self.authentication.broker
 
 
 # A handler answers at once, or later through an awaitable. It may raise Refused only where the reply has a place for a

@@ -6,7 +6,7 @@ import resource
 import signal
 from collections.abc import Callable
 from functools import partial
-from random import Random
+from random import Random, SystemRandom
 from uuid import UUID
 
 from penstock import __version__
@@ -30,6 +30,7 @@ from penstock.server.dispatch import Dispatcher
 from penstock.server.fetch_session import FetchSessionCache
 from penstock.server.listener import ConnectionListener
 from penstock.server.network import Network, SocketNetwork
+from penstock.server.peers import Peers
 from penstock.server.record_work import RecordWork
 from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import FileSystem, PosixFileSystem
@@ -80,6 +81,7 @@ class Broker:
             random=random,
         )
         self._quotas = ClientQuotas(config, clock)
+        self.peers = Peers(config=config, network=network, metadata=self.metadata)
         context = Context(
             config=config,
             clock=clock,
@@ -93,6 +95,7 @@ class Broker:
             fetch_sessions=FetchSessionCache(slots=config.max_incremental_fetch_session_cache_slots, random=random),
             record_work=RecordWork(fs),
             quotas=self._quotas,
+            peers=self.peers,
         )
         self._dispatcher = Dispatcher(context)
         self.listener = ConnectionListener(config=config, network=network, dispatcher=self._dispatcher)
@@ -104,6 +107,7 @@ class Broker:
         self.metadata.subscribe(self.partitions.apply)
         self.metadata.subscribe(self.listener.rates.apply)
         self.metadata.subscribe(self._quotas.apply)
+        self.metadata.subscribe(self.peers.apply)
         await self.metadata.start()
         self._groups.start()
         self.logs.start_loops()
@@ -135,6 +139,7 @@ class Broker:
         await self._groups.stop()  # Answers who waits in a rebalance, so that the dispatcher has nothing to wait for.
         await self._dispatcher.stop()
         await self.listener.stop()
+        await self.peers.close()
         self._timers.close()
         self._expiry.cancel()
         self.partitions.store_producers()
@@ -187,7 +192,8 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[int], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    clock, random = SystemClock(), Random()
+    # No Mersenne twister: the member and session ids that clients are given would tell what the broker's secret is.
+    clock, random = SystemClock(), SystemRandom()
     with DiskThreads(count_max=DISK_THREADS) as threads:
         broker = Broker(
             config=config,

@@ -6,6 +6,7 @@ One read can bring thousands of small requests for large replies: those for whos
 """
 
 import asyncio
+import math
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.base.errors import BadPeer
 from penstock.base.logging import get_logger
+from penstock.server.authentication import Authentication
 from penstock.wire.framing import BadSize, FrameReader
 
 if TYPE_CHECKING:
@@ -86,6 +88,10 @@ class Reply:
         if throttle_ms:
             self._connection.mute(throttle_ms / 1000)
 
+    def close_later(self, delay_s: float, reason: str) -> None:
+        """Take no more requests of this connection, and close it when this reply has had time to leave."""
+        self._connection.mute(delay_s, then_close=reason)
+
     def attempt(self, work: Callable[[], None]) -> None:
         """Do what may send the reply later. Whatever goes wrong there ends this connection and nobody else's turn."""
         try:
@@ -128,6 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         self._muted_until = 0.0
         self._has_asked = False  # A whole request has come.
         self.known_header: KnownHeader | None = None  # Of the last request.
+        self.authentication = Authentication()
         self.peer = self.ip = "?"
         self.served_since = 0.0  # Loop time; the first request is due soon after.
         self.active_at = 0.0  # Loop time of the last received byte.
@@ -349,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def mute(self, delay_s: float, *, then_close: str | None = None) -> None:
         """Take no further request for so long, or ever if there is a reason to close then; replies still leave."""
-        until = self._listener.now() + delay_s
+        until = math.inf if then_close is not None else self._listener.now() + delay_s
         if self.is_closed or until <= self._muted_until:
             return
         if self._unmuting is not None:

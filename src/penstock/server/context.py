@@ -12,6 +12,7 @@ from penstock.coordinator.group_coordinator import GroupCoordinator
 from penstock.partition.manager import PartitionManager
 from penstock.server.client_quotas import ClientQuotas
 from penstock.server.fetch_session import FetchSessionCache
+from penstock.server.peers import Peers
 from penstock.server.record_work import RecordWork
 from penstock.storage.fs import FileSystem
 
@@ -28,5 +29,6 @@ class Context:
     groups: GroupCoordinator  # The consumer groups that this broker coordinates.
     producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache
+    peers: Peers  # The other brokers.
     record_work: RecordWork  # For what takes long with single records.
     quotas: ClientQuotas  # `.active` is None while there are none.

@@ -79,6 +79,8 @@ class Dispatcher:
         reply = connection.open_reply(correlation_id, known.route.is_response_flexible, len(frame))
         quotas = self._context.quotas.active
         began_s = 0.0
+        if quotas is not None and header.authentication.broker is not None:
+            quotas = None  # Those of clients, whatever they are called, are not meant for brokers.
         if quotas is not None:
             throttle_ms = quotas.request_throttle_ms(header.client_id)
             header, began_s = replace(header, throttle_ms=throttle_ms), quotas.now()
@@ -126,7 +128,7 @@ class Dispatcher:
                 position = read_tags(frame, position, {}, {})
             except (IndexError, ValueError) as error:
                 raise BadPeer("tags of the request header are cut short") from error
-        header = RequestHeader(key, version, client_id, connection.ip)
+        header = RequestHeader(key, version, client_id, connection.ip, authentication=connection.authentication)
         (kind,) = _KIND.unpack_from(frame)
         return KnownHeader(kind, bytes(frame[_START.size : position]), position, route, header)
 

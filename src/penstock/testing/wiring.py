@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from random import Random
+from random import SystemRandom
 
 from penstock.base.config import BrokerConfig
 from penstock.base.errors import ErrorCode
@@ -66,7 +66,7 @@ async def running_broker(
             clock=clock,
             network=SocketNetwork(),
             store=store,
-            random=Random(),
+            random=SystemRandom(),
         )
         await broker.start()
         try:
