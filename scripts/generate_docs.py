@@ -32,7 +32,8 @@ def render() -> str:
         summary = module.__doc__.splitlines()[0].partition(": ")[2]
         name = "".join(part.capitalize() for part in api.key.name.split("_"))
         last = api.versions.stop - 1
-        advertised, served = _range(api.advertised_min, last), _range(api.versions.start, last)
+        advertised = _range(api.advertised_min, last) if api.is_advertised else "no"
+        served = _range(api.versions.start, last)
         rows.append(f"| {key} | {name} | {advertised} | {served} | {summary[:1].upper()}{summary[1:]} |\n")
     return HEADER + "".join(rows)
 

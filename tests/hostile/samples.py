@@ -148,6 +148,11 @@ _SAMPLES = {
         ],
         "validate_only": True,
     },
+    ApiKey.ENVELOPE: lambda *_: {
+        "request_data": b"\0\x13\0\7\0\0\0\1\xff\xff\0\1\0\0\3\xe8\0\0",  # CreateTopics v7 of no topic.
+        "request_principal": b"User:admin",
+        "client_host_address": b"\x7f\0\0\1",
+    },
     ApiKey.DESCRIBE_CLUSTER: lambda *_: {
         "include_cluster_authorized_operations": True,
         "endpoint_type": 1,

@@ -79,7 +79,7 @@ class NoConnection:
         raise AssertionError(reason)
 
 
-NO_BROKER: Any = SimpleNamespace(quotas=SimpleNamespace(active=None))
+NO_BROKER: Any = SimpleNamespace(quotas=SimpleNamespace(active=None), forwarder=SimpleNamespace(is_needed=False))
 
 
 def parse(dispatcher: Dispatcher, frame: bytearray) -> bool:

@@ -46,6 +46,7 @@ class ApiKey(IntEnum):
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
     ALTER_CLIENT_QUOTAS = 49
+    ENVELOPE = 58
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     CONSUMER_GROUP_HEARTBEAT = 68
@@ -85,6 +86,14 @@ Handler = Callable[["Context", RequestHeader, Struct], Struct | Awaitable[Struct
 H = TypeVar("H", bound=Handler)
 
 
+async def awaited(answer: Struct | Awaitable[Struct]) -> Struct:
+    """A handler's answer, at once or later."""
+    if isinstance(answer, Struct):
+        return answer
+    later: Awaitable[Struct] = answer  # A Struct may have any attribute, for mypy.
+    return await later
+
+
 # The hot requests read their frame themselves and fill the reply when they can.
 RawHandler = Callable[["Context", RequestHeader, memoryview, int, "Reply"], None]
 R = TypeVar("R", bound=RawHandler)
@@ -96,17 +105,35 @@ class Api(NamedTuple):
     advertised_min: int  # Below versions.start only where clients must see a version that is then refused.
     handler: Handler | None
     raw_handler: RawHandler | None = None
+    # Passed on to the controller by every other broker. Should none answer, it is handled where it came, so the handler
+    # has to say NOT_CONTROLLER there, which makes clients look for the controller again.
+    is_at_controller: bool = False
+    is_advertised: bool = True  # False for what brokers ask of each other.
 
 
 APIS: dict[int, Api] = {}
 
 
-def handler(key: ApiKey, versions: range, advertised_min: int | None = None) -> Callable[[H], H]:
+def handler(
+    key: ApiKey,
+    versions: range,
+    advertised_min: int | None = None,
+    *,
+    is_at_controller: bool = False,
+    is_advertised: bool = True,
+) -> Callable[[H], H]:
     """Serve `versions` of `key` with the decorated function."""
 
     def register(function: H) -> H:
         assert key not in APIS, f"{key!r} has two handlers"
-        APIS[key] = Api(key, versions, versions.start if advertised_min is None else advertised_min, function)
+        APIS[key] = Api(
+            key,
+            versions,
+            versions.start if advertised_min is None else advertised_min,
+            function,
+            is_at_controller=is_at_controller,
+            is_advertised=is_advertised,
+        )
         return function
 
     return register

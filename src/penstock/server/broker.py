@@ -28,10 +28,12 @@ from penstock.server.context import Context
 from penstock.server.data_dir import EMBEDDED_METADATA, DataDirLock, claim_data_dir
 from penstock.server.dispatch import Dispatcher
 from penstock.server.fetch_session import FetchSessionCache
+from penstock.server.forwarding import Forwarder
 from penstock.server.listener import ConnectionListener
 from penstock.server.network import Network, SocketNetwork
 from penstock.server.peers import Peers
 from penstock.server.record_work import RecordWork
+from penstock.server.topic_creator import TopicCreator
 from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import FileSystem, PosixFileSystem
 from penstock.storage.log_manager import LogManager
@@ -70,10 +72,12 @@ class Broker:
         self._timers = TimerWheel()
         self._registration = Registration(store=store, metadata=self.metadata, node_id=config.node_id, random=random)
         controller = Controller(store=store, metadata=self.metadata, config=config, new_uuid=new_uuid)
+        self.peers = Peers(config=config, network=network, metadata=self.metadata)
+        topic_creator = TopicCreator(config=config, metadata=self.metadata, controller=controller, peers=self.peers)
         self._groups = GroupCoordinator(
             config=config,
             metadata=self.metadata,
-            controller=controller,
+            create_topics=topic_creator.create,
             partitions=self.partitions,
             clock=clock,
             timers=self._timers,
@@ -81,7 +85,6 @@ class Broker:
             random=random,
         )
         self._quotas = ClientQuotas(config, clock)
-        self.peers = Peers(config=config, network=network, metadata=self.metadata)
         context = Context(
             config=config,
             clock=clock,
@@ -96,6 +99,8 @@ class Broker:
             record_work=RecordWork(fs),
             quotas=self._quotas,
             peers=self.peers,
+            forwarder=Forwarder(config=config, metadata=self.metadata, peers=self.peers),
+            topic_creator=topic_creator,
         )
         self._dispatcher = Dispatcher(context)
         self.listener = ConnectionListener(config=config, network=network, dispatcher=self._dispatcher)

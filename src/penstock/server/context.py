@@ -12,8 +12,10 @@ from penstock.coordinator.group_coordinator import GroupCoordinator
 from penstock.partition.manager import PartitionManager
 from penstock.server.client_quotas import ClientQuotas
 from penstock.server.fetch_session import FetchSessionCache
+from penstock.server.forwarding import Forwarder
 from penstock.server.peers import Peers
 from penstock.server.record_work import RecordWork
+from penstock.server.topic_creator import TopicCreator
 from penstock.storage.fs import FileSystem
 
 
@@ -30,5 +32,7 @@ class Context:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache
     peers: Peers  # The other brokers.
+    forwarder: Forwarder  # For clients' requests that are the controller's.
+    topic_creator: TopicCreator  # For topics that this broker needs.
     record_work: RecordWork  # For what takes long with single records.
     quotas: ClientQuotas  # `.active` is None while there are none.

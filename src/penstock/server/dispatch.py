@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base.errors import BadPeer
 from penstock.base.logging import get_logger
-from penstock.server.api import APIS, Api, ApiKey, RequestHeader
+from penstock.partition.peers import PeerLost
+from penstock.server.api import APIS, Api, ApiKey, Handler, RequestHeader, awaited
 from penstock.server.context import Context
 from penstock.server.handlers.api_versions import unsupported_version
 from penstock.wire.codec import (
@@ -17,15 +18,14 @@ from penstock.wire.codec import (
     encode_response,
     is_flexible_request,
     is_flexible_response,
-    read_tags,
 )
+from penstock.wire.request_header import read_header_rest, read_header_start
 
 if TYPE_CHECKING:
     from penstock.server.connection import Connection, Reply
 
 log = get_logger(__name__)
 
-_FIXED = struct.Struct(">hhih")  # api_key, api_version, correlation_id, length of client_id
 _KIND = struct.Struct(">I")  # api_key and api_version
 _START = struct.Struct(">Ii")  # Those two, correlation_id
 
@@ -79,12 +79,13 @@ class Dispatcher:
         reply = connection.open_reply(correlation_id, known.route.is_response_flexible, len(frame))
         quotas = self._context.quotas.active
         began_s = 0.0
-        if quotas is not None and header.authentication.broker is not None:
-            quotas = None  # Those of clients, whatever they are called, are not meant for brokers.
         if quotas is not None:
-            throttle_ms = quotas.request_throttle_ms(header.client_id)
-            header, began_s = replace(header, throttle_ms=throttle_ms), quotas.now()
-            reply.throttle(throttle_ms)
+            if header.broker is None:
+                throttle_ms = quotas.request_throttle_ms(header.client_id)
+                header, began_s = replace(header, throttle_ms=throttle_ms), quotas.now()
+                reply.throttle(throttle_ms)
+            else:
+                quotas = None  # What is set for clients, whatever they are called, is not meant for brokers.
         try:
             if api.raw_handler is not None:
                 api.raw_handler(self._context, header, frame, known.end, reply)
@@ -106,28 +107,14 @@ class Dispatcher:
 
     def _read_header(self, connection: "Connection", frame: memoryview) -> KnownHeader | None:
         """None for a version of ApiVersions that is not served; BadPeer when it is malformed or not served at all."""
-        try:
-            key, version, _, client_length = _FIXED.unpack_from(frame)
-        except struct.error as error:
-            raise BadPeer(f"frame of {len(frame)} bytes has no request header") from error
+        start = read_header_start(frame)
+        key, version = start.api_key, start.version
         route = self._routes.get((key, version))
         if route is None:
             if key != ApiKey.API_VERSIONS:
                 raise BadPeer(f"api key {key} v{version} is not served")
             return None
-        position, client_id = _FIXED.size, None
-        if client_length >= 0:
-            position += client_length
-            if position > len(frame):
-                raise BadPeer(f"client id of {client_length} bytes, {len(frame) - _FIXED.size} are left")
-            client_id = str(frame[_FIXED.size : position], "utf-8", "replace")
-        elif client_length != -1:
-            raise BadPeer(f"client id of {client_length} bytes")
-        if route.is_request_flexible:
-            try:
-                position = read_tags(frame, position, {}, {})
-            except (IndexError, ValueError) as error:
-                raise BadPeer("tags of the request header are cut short") from error
+        client_id, position = read_header_rest(frame, start, route.is_request_flexible)
         header = RequestHeader(key, version, client_id, connection.ip, authentication=connection.authentication)
         (kind,) = _KIND.unpack_from(frame)
         return KnownHeader(kind, bytes(frame[_START.size : position]), position, route, header)
@@ -135,22 +122,34 @@ class Dispatcher:
     def _handle(self, api: Api, header: RequestHeader, frame: memoryview, position: int, reply: "Reply") -> None:
         request = decode_request(header.api_key, header.version, frame, position)
         assert api.handler is not None
-        answer = api.handler(self._context, header, request)
+        answer: Struct | Awaitable[Struct]
+        if api.is_at_controller and header.broker is None and self._context.forwarder.is_needed:
+            answer = self._forward(api.handler, header, request, frame)
+        else:
+            answer = api.handler(self._context, header, request)
         if isinstance(answer, Struct):
-            if header.throttle_ms:
-                answer.throttle_time_ms = header.throttle_ms
+            _note_throttle(header, answer)
             reply.send([encode_response(header.api_key, header.version, answer)])
         else:
             task = asyncio.get_running_loop().create_task(self._answer_later(api, header, answer, reply))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    async def _forward(self, handle: Handler, header: RequestHeader, request: Struct, frame: memoryview) -> Struct:
+        """The controller's answer, or ours when there is none: that this broker is not the controller."""
+        try:
+            return await self._context.forwarder.ask(header, frame)
+        except PeerLost as error:
+            log.debug("request could not be forwarded", api=ApiKey(header.api_key).name, reason=error)
+        return await awaited(handle(self._context, header, request))
+
     async def _answer_later(self, api: Api, header: RequestHeader, answer: Awaitable[Struct], reply: "Reply") -> None:
         try:
             quotas = self._context.quotas.active
-            response = await (answer if quotas is None else quotas.timed(header.client_id, answer))
-            if header.throttle_ms:
-                response.throttle_time_ms = header.throttle_ms
+            if quotas is not None and header.broker is None:
+                answer = quotas.timed(header.client_id, answer)
+            response = await answer
+            _note_throttle(header, response)
             if reply.is_wanted:
                 reply.send([encode_response(header.api_key, header.version, response)])
         except Exception:
@@ -163,3 +162,8 @@ class Dispatcher:
             await asyncio.wait(self._tasks, timeout=5)
         for task in list(self._tasks):
             task.cancel()
+
+
+def _note_throttle(header: RequestHeader, response: Struct) -> None:
+    if header.throttle_ms and header.api_key != ApiKey.ENVELOPE:  # A client's, which is refused, has no place for it.
+        response.throttle_time_ms = header.throttle_ms

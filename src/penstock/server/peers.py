@@ -51,7 +51,7 @@ class Peers:
         except PeerLost:
             raise
         except OSError as error:  # TimeoutError is one.
-            raise PeerLost(f"broker {node_id} cannot be reached: {error or 'it takes too long'}") from error
+            raise PeerLost(f"broker {node_id} cannot be reached: {str(error) or 'it takes too long'}") from error
 
     async def ask_controller(self, api_key: int, version: int, request: Struct, timeout_s: float) -> Struct:
         """The controller's reply. PeerLost when there is no controller, or it does not answer in time."""
@@ -110,6 +110,7 @@ class ControllerLink:
         self._peer: Peer | None = None
         self._node_id = NO_NODE  # Whom `_peer` leads to.
         self._connecting = asyncio.Lock()
+        self._is_told = False  # The operator, that it cannot be reached.
 
     async def ask(self, api_key: int, version: int, request: Struct, timeout_s: float) -> Struct:
         """The controller's reply. PeerLost when there is no controller, or it does not answer in time."""
@@ -131,9 +132,22 @@ class ControllerLink:
                 if self._peer is not None:
                     self._peer.close()
                     self._peer = None
-                self._peer = await self._peers.connect(node_id)
+                self._peer = await self._connect(node_id)
                 self._node_id = node_id
             return self._peer
+
+    async def _connect(self, node_id: NodeId) -> Peer:
+        try:
+            peer = await self._peers.connect(node_id)
+        except PeerLost as error:
+            if not self._is_told:  # Once: clients ask again and again.
+                self._is_told = True
+                log.warning("the controller cannot be asked", controller=node_id, reason=error)
+            raise
+        if self._is_told:
+            self._is_told = False
+            log.info("the controller can be asked again", controller=node_id)
+        return peer
 
 
 async def _authenticate(peer: Peer, own: BrokerRegistration) -> bool:

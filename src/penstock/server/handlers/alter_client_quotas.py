@@ -11,7 +11,7 @@ from penstock.server.context import Context
 from penstock.wire.codec import Struct
 
 
-@handler(ApiKey.ALTER_CLIENT_QUOTAS, versions=range(2))
+@handler(ApiKey.ALTER_CLIENT_QUOTAS, versions=range(2), is_at_controller=True)
 async def alter_client_quotas(context: Context, header: RequestHeader, request: Struct) -> Struct:
     alterations = [
         AlterQuota(

@@ -9,7 +9,7 @@ from penstock.server.context import Context
 from penstock.wire.codec import Struct
 
 
-@handler(ApiKey.ALTER_CONFIGS, versions=range(3))
+@handler(ApiKey.ALTER_CONFIGS, versions=range(3), is_at_controller=True)
 async def alter_configs(context: Context, header: RequestHeader, request: Struct) -> Struct:
     alterations = [
         AlterConfig(

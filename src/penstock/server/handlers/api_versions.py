@@ -35,7 +35,7 @@ def api_versions(context: Context, header: RequestHeader, request: Struct) -> St
         return Struct(error_code=ErrorCode.invalid_request, api_keys=[])
     return Struct(
         error_code=ErrorCode.none,
-        api_keys=[_range(APIS[key]) for key in sorted(APIS)],
+        api_keys=[_range(APIS[key]) for key in sorted(APIS) if APIS[key].is_advertised],
         supported_features=[
             Struct(name="group.version", min_version=1, max_version=GROUP_VERSION),
             Struct(name="metadata.version", min_version=1, max_version=METADATA_VERSION),

@@ -1,7 +1,7 @@
 """CreatePartitions: give topics more partitions. `count` is the total that a topic is to have.
 
 Keys hash to other partitions afterwards, which is the client's to know. `timeout_ms` is not looked at: the reply leaves
-when the partitions exist on this broker.
+when the controller has them.
 """
 
 from penstock.cluster.topic_plan import NewPartitions
@@ -10,7 +10,7 @@ from penstock.server.context import Context
 from penstock.wire.codec import Struct
 
 
-@handler(ApiKey.CREATE_PARTITIONS, versions=range(4))
+@handler(ApiKey.CREATE_PARTITIONS, versions=range(4), is_at_controller=True)
 async def create_partitions(context: Context, header: RequestHeader, request: Struct) -> Struct:
     topics = [
         NewPartitions(

@@ -2,7 +2,7 @@
 
 v4 accepts -1 for the broker's default counts (KIP-464); it is accepted in older versions too. v5 adds the counts and
 the settings in force to the reply (KIP-525), v7 the topic id. Each topic is made or refused on its own; those that are
-made are made in one commit. `timeout_ms` is not looked at: the reply leaves when the partitions exist on this broker.
+made are made in one commit. `timeout_ms` is not looked at: the reply leaves when the controller has them.
 """
 
 from penstock.base.errors import ErrorCode
@@ -13,7 +13,7 @@ from penstock.server.context import Context
 from penstock.wire.codec import ZERO_UUID, Struct
 
 
-@handler(ApiKey.CREATE_TOPICS, versions=range(2, 8))
+@handler(ApiKey.CREATE_TOPICS, versions=range(2, 8), is_at_controller=True)
 async def create_topics(context: Context, header: RequestHeader, request: Struct) -> Struct:
     topics = [
         NewTopic(

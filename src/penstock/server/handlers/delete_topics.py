@@ -13,7 +13,7 @@ BY_ID_VERSION = 6
 DISABLED_CODE_VERSION = 3  # Older clients do not know TOPIC_DELETION_DISABLED.
 
 
-@handler(ApiKey.DELETE_TOPICS, versions=range(1, 7))
+@handler(ApiKey.DELETE_TOPICS, versions=range(1, 7), is_at_controller=True)
 async def delete_topics(context: Context, header: RequestHeader, request: Struct) -> Struct:
     if header.version >= BY_ID_VERSION:
         asked = [(topic.name, topic.topic_id) for topic in request.topics]

@@ -12,7 +12,7 @@ from penstock.server.handlers.alter_configs import config_response
 from penstock.wire.codec import Struct
 
 
-@handler(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=range(2))
+@handler(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=range(2), is_at_controller=True)
 async def incremental_alter_configs(context: Context, header: RequestHeader, request: Struct) -> Struct:
     alterations = [
         AlterConfig(

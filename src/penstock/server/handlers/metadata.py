@@ -43,7 +43,7 @@ def metadata(context: Context, header: RequestHeader, request: Struct) -> Struct
 
 async def _create_and_reply(context: Context, header: RequestHeader, request: Struct, missing: list[str]) -> Struct:
     wanted = [NewTopic(name=name) for name in missing if why_illegal(name) is None and not is_internal(name)]
-    results = await context.controller.create_topics(wanted) if wanted else []
+    results = await context.topic_creator.create(wanted) if wanted else []
     image = context.metadata.image
     return _reply(image, request, _asked_for(image, header, request, {str(item.name): item for item in results}))
 
@@ -80,6 +80,9 @@ def _topic(image: ClusterImage, name: str, created: dict[str, TopicResult], requ
     if why_illegal(name) is not None:
         return refused_topic_struct(ErrorCode.invalid_topic_exception, name)
     result = created.get(name)
+    if result is not None and result.code is ErrorCode.not_controller:
+        # Of the former no client knows what it means here; the latter makes all of them ask again.
+        return refused_topic_struct(ErrorCode.leader_not_available, name)
     if result is not None and result.code is not ErrorCode.none:
         return refused_topic_struct(result.code, name)
     return refused_topic_struct(ErrorCode.unknown_topic_or_partition, name)
