@@ -23,12 +23,14 @@ def after(image: ClusterImage, writes: Iterable[Write]) -> ClusterImage:
     return apply(image, changes_of(writes))
 
 
+def broker(node_id: int, rack: str | None = None, *, is_stopping: bool = False) -> Put:
+    record = records.BrokerRecord("localhost", 9092, rack, is_stopping=is_stopping)
+    return Put(records.broker_key(NodeId(node_id)), records.encode_broker(record))
+
+
 def cluster(brokers: Sequence[int] = (1,)) -> ClusterImage:
-    """A cluster without topics; broker 1 is the controller."""
-    writes: list[Write] = [
-        Put(records.broker_key(NodeId(node)), records.encode_broker(records.BrokerRecord("localhost", 9092, None)))
-        for node in brokers
-    ]
+    """A cluster without topics; broker 1 is the controller, and every broker has epoch 1."""
+    writes: list[Write] = [broker(node_id) for node_id in brokers]
     writes.append(Put(records.CLUSTER_ID, records.encode({"id": "test"})))
     writes.append(Put(records.CONTROLLER, records.encode({"node": 1})))
     writes.append(Put(records.CONTROLLER_EPOCH, records.encode({"epoch": 1})))

@@ -6,7 +6,7 @@ from images import after, changes_of, cluster
 from penstock.base.config import BrokerConfig
 from penstock.base.types import NO_NODE, LeaderEpoch, NodeId, TopicPartition
 from penstock.cluster import records
-from penstock.cluster.image import EMPTY_IMAGE, PartitionState, apply, changed_topics
+from penstock.cluster.image import EMPTY_IMAGE, BrokerRegistration, PartitionState, apply, changed_topics
 from penstock.cluster.records import PartitionStateRecord, TopicRecord
 from penstock.cluster.store.base import Change, Delete, Entry, Put, Write
 
@@ -94,6 +94,54 @@ def test_topic_made_anew_has_nothing_of_the_old_one() -> None:
     assert new.topics["t"].config == {}
     assert len(new.topics["t"].partitions) == 1
     assert new.topic_names == {UUID(int=9): "t"}
+
+
+def test_a_large_topic_whose_states_come_first_appears_as_a_whole() -> None:
+    key, first, second = topic("t", 2)
+    image = after(after(EMPTY_IMAGE, [first]), [second])
+    assert image.topics == {}
+    assert sorted(image.unplaced["t"]) == [0, 1]
+    whole = after(image, [key])
+    assert [partition.leader for partition in whole.topics["t"].partitions] == [ONE, ONE]
+    assert [partition.replicas for partition in whole.topics["t"].partitions] == [(ONE, TWO)] * 2
+    assert whole.unplaced == {}
+
+
+def test_added_partitions_whose_states_come_first_appear_with_the_topics_key() -> None:
+    image = after(after(EMPTY_IMAGE, topic("t", 1)), [state("t", 1, leader=TWO)])
+    assert (len(image.topics["t"].partitions), sorted(image.unplaced["t"])) == (1, [1])
+    grown = after(image, topic("t", 2)[:1])
+    assert [partition.leader for partition in grown.topics["t"].partitions] == [ONE, TWO]
+    assert grown.unplaced == {}
+
+
+def test_states_that_outlive_their_topic_are_known_and_not_taken_for_those_of_the_next() -> None:
+    old = after(EMPTY_IMAGE, topic("t", 3))
+    gone = after(old, [Delete(records.topic_key("t")), Delete(records.partition_state_key("t", 0))])
+    assert (gone.topics, sorted(gone.unplaced["t"])) == ({}, [1, 2])
+    anew = after(old, [*topic("t", 1, UUID(int=9))])  # The store has seen both commits as one.
+    assert (len(anew.topics["t"].partitions), sorted(anew.unplaced["t"])) == (1, [1, 2])
+    tidy = after(anew, [Delete(records.partition_state_key("t", number)) for number in (1, 2)])
+    assert (len(tidy.topics["t"].partitions), tidy.unplaced) == (1, {})
+
+
+def test_replicas_of_a_state_count_more_than_those_that_the_topic_was_made_with() -> None:
+    record = PartitionStateRecord(TWO, LeaderEpoch(1), (TWO,), 1, (5,), replicas=(TWO, ONE), adding=(TWO,))
+    put = Put(records.partition_state_key("t", 0), records.encode_partition_state(record))
+    image = after(after(EMPTY_IMAGE, topic("t", 1)), [put])
+    for later in (image, after(image, topic("t", 2)[:1]), after(EMPTY_IMAGE, [topic("t", 1)[0], put])):
+        found = later.topics["t"].partitions[0]
+        assert (found.replicas, found.adding, found.isr_epochs) == ((TWO, ONE), (TWO,), (5,))
+
+
+def test_a_leader_that_registered_anew_does_not_lead_unless_it_is_alone() -> None:
+    broker = BrokerRegistration(ONE, "h", 1, None, epoch=5)
+    led = PartitionState(0, (ONE, TWO), (TWO, ONE), ONE, LeaderEpoch(0), 0, isr_epochs=(3, 5))
+    assert led.is_led_by(broker)
+    assert not led.is_led_by(broker._replace(epoch=6))
+    assert not led.is_led_by(broker._replace(node_id=TWO, epoch=3))
+    assert led._replace(replicas=(ONE,), isr=(ONE,), isr_epochs=(5,)).is_led_by(broker._replace(epoch=6))
+    assert led._replace(isr_epochs=()).is_led_by(broker)  # Written before epochs were kept.
 
 
 def test_settings_come_from_the_topic_then_the_broker_then_all_brokers_then_the_file() -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from penstock.base.config import BrokerConfig
 from penstock.base.errors import ErrorCode
-from penstock.base.types import NodeId
+from penstock.base.types import NO_NODE, NodeId
 from penstock.cluster.controller import Controller
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.metadata import Metadata
 from penstock.cluster.registration import NodeIdTaken, Registration
 from penstock.cluster.store.memory import MemoryStore
 from penstock.cluster.store.zookeeper.store import ZooKeeperStore
-from penstock.cluster.topic_plan import NewTopic
+from penstock.cluster.topic_plan import DeleteTopic, NewTopic
 from penstock.local.zookeeper import ZooKeeperEnsemble
 from store_backends import fresh_chroot, zookeeper_store
 from zookeeper_sessions import end_session
@@ -88,18 +88,32 @@ def test_two_brokers_see_each_other_and_one_controls(zookeeper: ZooKeeperEnsembl
     run(zookeeper, scenario)
 
 
-def test_a_topic_that_is_too_large_for_one_transaction_is_refused_in_words(zookeeper: ZooKeeperEnsemble) -> None:
+def test_a_topic_that_is_too_large_for_one_transaction_is_made_and_deleted_in_several(
+    zookeeper: ZooKeeperEnsemble,
+) -> None:
     async def scenario(connect: str) -> None:
-        node = Node(connect, 1)
-        await node.start()
-        results = await node.controller.create_topics([NewTopic(name="t", partition_count=10_000)])
-        assert results[0].code is ErrorCode.policy_violation
-        assert results[0].message is not None
-        assert "bytes, allowed are 1000000" in results[0].message
-        results = await node.controller.create_topics([NewTopic(name="t", partition_count=1000)])
+        one, two = Node(connect, 1), Node(connect, 2)
+        await one.start()
+        one.controller.start()
+        await two.start()
+        await one.sees(lambda image: len(image.brokers) == 2)
+        results = await one.controller.create_topics([NewTopic(name="t", partition_count=10_000)])
         assert results[0].code is ErrorCode.none
-        assert len(node.metadata.image.topics["t"].partitions) == 1000
-        await node.stop()
+        assert all(state.isr for state in one.metadata.image.topics["t"].partitions)
+        await two.stop()
+        image = await one.sees(
+            lambda image: (
+                sum(state.leader == 1 for state in image.topics["t"].partitions) == 5000
+                and all(state.leader in (1, NO_NODE) for state in image.topics["t"].partitions)
+            )
+        )
+        assert {state.isr for state in image.topics["t"].partitions} == {(1,), (2,)}
+        results = await one.controller.delete_topics([DeleteTopic("t")])
+        assert results[0].code is ErrorCode.none
+        await one.sees(lambda image: not image.unplaced)
+        assert (await one.store.list("/brokers/topics/")).entries == []
+        await one.controller.stop()
+        await one.stop()
 
     run(zookeeper, scenario)
 

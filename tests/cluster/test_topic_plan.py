@@ -51,27 +51,27 @@ def codes(plan: Plan[TopicResult]) -> list[ErrorCode]:
 
 
 def refused(plan: Plan[TopicResult]) -> ErrorCode:
-    assert (plan.checks, plan.writes) == ([], [])
+    assert (plan.checks, plan.all_writes) == ([], [])
     assert plan.results[0].message
     return plan.results[0].code
 
 
 def with_topic(name: str = "t", partitions: int = 2, brokers: Sequence[int] = (1,)) -> ClusterImage:
     image = cluster(brokers)
-    return after(image, create(image, NewTopic(name=name, partition_count=partitions)).writes)
+    return after(image, create(image, NewTopic(name=name, partition_count=partitions)).all_writes)
 
 
 def test_a_topic_is_written_with_its_states_and_settings_in_one_commit() -> None:
     plan = create(cluster(), NewTopic(name="t", partition_count=2, config={"retention.ms": "5"}))
-    state = b'{"isr":[1],"leader":1,"leader_epoch":0,"partition_epoch":0}'
+    state = b'{"isr":[1],"isr_epochs":[1],"leader":1,"leader_epoch":0,"partition_epoch":0,"replicas":[1]}'
     assert plan.checks == [Check("/brokers/topics/t", 0)]
-    assert plan.writes == [
-        Put("/brokers/topics/t", b'{"id":"00000000-0000-0000-0000-000000000001","replicas":[[1],[1]]}'),
+    assert plan.all_writes == [
         Put("/brokers/topics/t/partitions/0/state", state),
         Put("/brokers/topics/t/partitions/1/state", state),
+        Put("/brokers/topics/t", b'{"id":"00000000-0000-0000-0000-000000000001","replicas":[[1],[1]]}'),
         Put("/config/topics/t", b'{"retention.ms":"5"}'),
     ]
-    topic = after(cluster(), plan.writes).topics["t"]
+    topic = after(cluster(), plan.all_writes).topics["t"]
     answered = plan.results[0].topic
     assert answered is not None
     assert (topic.name, topic.topic_id, topic.config) == (answered.name, answered.topic_id, answered.config)
@@ -193,13 +193,14 @@ def test_a_name_twice_in_one_request_is_refused_once_and_made_never() -> None:
 
 def test_delete_removes_every_key_of_the_topic() -> None:
     image = cluster()
-    writes = create(image, NewTopic(name="t", partition_count=3, config={"retention.ms": "5"})).writes
+    writes = create(image, NewTopic(name="t", partition_count=3, config={"retention.ms": "5"})).all_writes
     image = after(image, writes)
     plan = plan_delete_topics(image, [DeleteTopic("t")])
     assert plan.checks == [Check("/brokers/topics/t", image.topics["t"].version)]
-    assert {write.key for write in plan.writes} == {write.key for write in writes}
-    assert all(isinstance(write, Delete) for write in plan.writes)
-    assert after(image, plan.writes).topics == {}
+    assert {write.key for write in plan.all_writes} == {write.key for write in writes}
+    assert all(isinstance(write, Delete) for write in plan.all_writes)
+    gone = after(image, plan.all_writes)
+    assert (gone.topics, gone.unplaced) == ({}, {})
 
 
 def test_delete_by_id() -> None:
@@ -227,12 +228,12 @@ def test_delete_twice_in_one_request() -> None:
 def test_added_partitions_are_written_and_the_others_left_alone() -> None:
     image = with_topic("t", 2)
     plan = plan_create_partitions(image, [NewPartitions(name="t", total_count=4)])
-    assert [write.key for write in plan.writes] == [
-        "/brokers/topics/t",
+    assert [write.key for write in plan.all_writes] == [
         "/brokers/topics/t/partitions/2/state",
         "/brokers/topics/t/partitions/3/state",
+        "/brokers/topics/t",
     ]
-    grown = after(image, plan.writes).topics["t"]
+    grown = after(image, plan.all_writes).topics["t"]
     assert [state.partition for state in grown.partitions] == [0, 1, 2, 3]
     assert grown.topic_id == image.topics["t"].topic_id
 
@@ -260,7 +261,7 @@ def test_impossible_additions(command: NewPartitions, code: ErrorCode) -> None:
 
 def test_additions_with_too_few_brokers_alive() -> None:
     image = cluster([1, 2])
-    image = after(image, create(image, NewTopic(name="t", replication_factor=2)).writes)
+    image = after(image, create(image, NewTopic(name="t", replication_factor=2)).all_writes)
     image = after(image, [Delete("/brokers/ids/2")])
     plan = plan_create_partitions(image, [NewPartitions(name="t", total_count=3)])
     assert refused(plan) == ErrorCode.invalid_replication_factor
@@ -284,7 +285,7 @@ new_topics = st.builds(
 def test_whatever_is_asked_the_image_follows_what_was_answered(topics: list[NewTopic], brokers: list[int]) -> None:
     image = cluster(brokers)
     plan = create(image, *topics)
-    new = after(image, plan.writes)
+    new = after(image, plan.all_writes)
     made = {str(result.name) for result in plan.results if result.code is ErrorCode.none}
     assert set(new.topics) == made
     assert {result.name for result in plan.results} == {topic.name for topic in topics}
@@ -295,4 +296,4 @@ def test_whatever_is_asked_the_image_follows_what_was_answered(topics: list[NewT
             assert set(state.isr) <= set(state.replicas) <= set(brokers)
     assert sum(len(topic.partitions) for topic in new.topics.values()) <= PARTITIONS_MAX
     gone = plan_delete_topics(new, [DeleteTopic(name) for name in made])
-    assert after(new, gone.writes).topics == {}
+    assert after(new, gone.all_writes).topics == {}

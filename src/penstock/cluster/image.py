@@ -41,6 +41,21 @@ class PartitionState(NamedTuple):
     leader_epoch: LeaderEpoch  # Grows with every change of the leader.
     partition_epoch: int  # Grows with every change of this state.
     version: int = 0  # Of the state's key in the store.
+    isr_epochs: tuple[int, ...] = ()  # Of the brokers in `isr`, in its order, when they came in. Empty: not known.
+    adding: tuple[NodeId, ...] = ()  # Of the replicas: those that a reassignment brings in (KIP-455).
+    removing: tuple[NodeId, ...] = ()  # Those that leave once all the others are in sync.
+    is_recovering: bool = False  # An unclean leader has yet to say that it has the partition in order (KIP-704).
+
+    def is_led_by(self, broker: BrokerRegistration) -> bool:
+        """Whether this very registration was elected. One that was lost in between may have lost records with it.
+
+        Alone with its records a broker has nobody to disagree with, and goes on where it was.
+        """
+        if self.leader != broker.node_id:
+            return False
+        if len(self.replicas) == 1 or not self.isr_epochs:
+            return True
+        return self.isr_epochs[self.isr.index(self.leader)] == broker.epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +103,9 @@ class ClusterImage:
     brokers: Mapping[NodeId, BrokerRegistration] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[UUID, str] = field(default_factory=dict)  # By topic id.
+    # States of partitions that no topic has, by topic and partition: of a large one that is being made, and which
+    # appears as a whole when its own key comes; or left behind by one that was deleted or never finished.
+    unplaced: Mapping[str, Mapping[int, PartitionState]] = field(default_factory=dict)
     broker_configs: Mapping[str, ConfigImage] = field(default_factory=dict)  # By node id as text, or ALL_BROKERS.
     client_quotas: Mapping[QuotaEntity, QuotasImage] = field(default_factory=dict)
 
@@ -165,7 +183,7 @@ def apply(image: ClusterImage, changes: Iterable[Change]) -> ClusterImage:
     if quotas is not None:
         replacements["client_quotas"] = quotas
     if topics.names():
-        replacements["topics"], replacements["topic_names"] = topics.applied_to(image)
+        replacements["topics"], replacements["topic_names"], replacements["unplaced"] = topics.applied_to(image)
     return dataclasses.replace(image, **replacements) if replacements else image  # type: ignore[arg-type]
 
 
@@ -217,36 +235,50 @@ class _TopicChanges:
     def names(self) -> list[str]:
         return list({**self.topics, **self.states, **self.configs})
 
-    def applied_to(self, image: ClusterImage) -> tuple[dict[str, TopicImage], dict[UUID, str]]:
+    def applied_to(
+        self, image: ClusterImage
+    ) -> tuple[dict[str, TopicImage], dict[UUID, str], Mapping[str, Mapping[int, PartitionState]]]:
         topics = dict(image.topics)
         topic_names = dict(image.topic_names)
+        unplaced: dict[str, dict[int, PartitionState]] = {}
         for name in self.names():
             old = topics.pop(name, None)
             if old is not None:
                 topic_names.pop(old.topic_id, None)
-            new = self._topic(name, old)
+            new, unplaced[name] = self._topic(name, old, image.unplaced.get(name, {}))
             if new is not None:
                 topics[name] = new
                 topic_names[new.topic_id] = name
-        return topics, topic_names
+        if not image.unplaced and not any(unplaced.values()):
+            return topics, topic_names, image.unplaced
+        all_unplaced = {**image.unplaced, **unplaced}
+        return topics, topic_names, {name: states for name, states in all_unplaced.items() if states}
 
-    def _topic(self, name: str, old: TopicImage | None) -> TopicImage | None:
-        topic = old
-        if name in self.topics:
-            topic = _topic(name, self.topics[name], old)
-        if topic is None:
-            return None  # Gone, or overrides of a topic that is not there.
-        states = self.states.get(name)
-        if states:
+    def _topic(
+        self, name: str, old: TopicImage | None, unplaced: Mapping[int, PartitionState]
+    ) -> tuple[TopicImage | None, dict[int, PartitionState]]:
+        """The topic, and the states under its name that it has no partition for."""
+        topic = _topic(name, self.topics[name], old) if name in self.topics else old
+        written = self.states.get(name, {})
+        waiting = {partition: state for partition, state in unplaced.items() if partition not in written}
+        waiting.update({number: _state(number, entry) for number, entry in written.items() if entry is not None})
+        if topic is not None and waiting:
             partitions = list(topic.partitions)
-            for partition, entry in states.items():
-                if entry is not None and partition < len(partitions):
-                    partitions[partition] = _with_state(partitions[partition], entry)
+            for partition in [number for number in waiting if number < len(partitions)]:
+                state = waiting.pop(partition)
+                replicas = state.replicas or partitions[partition].replicas
+                partitions[partition] = state._replace(replicas=replicas)
             topic = dataclasses.replace(topic, partitions=tuple(partitions))
+        if old is not None and (topic is None or topic.topic_id != old.topic_id):
+            kept = 0 if topic is None else len(topic.partitions)
+            left_behind = {state.partition: state for state in old.partitions[kept:] if state.version}
+            waiting = {**{number: left_behind[number] for number in left_behind if number not in written}, **waiting}
+        if topic is None:
+            return None, waiting
         if name in self.configs:
             config = _config(self.configs[name])
             topic = dataclasses.replace(topic, config=config.overrides, config_version=config.version)
-        return topic
+        return topic, waiting
 
 
 def _topic(name: str, entry: Entry | None, old: TopicImage | None) -> TopicImage | None:
@@ -256,17 +288,24 @@ def _topic(name: str, entry: Entry | None, old: TopicImage | None) -> TopicImage
     topic_id, assignment = records.decode_topic(entry.value)
     if old is None or old.topic_id != topic_id:
         old = TopicImage(name, topic_id, ())
-    partitions = [
-        state if state.replicas == replicas else state._replace(replicas=replicas)
-        for state, replicas in zip(old.partitions, assignment, strict=False)
-    ]
+    partitions = list(old.partitions[: len(assignment)])
     for partition in range(len(partitions), len(assignment)):
         partitions.append(PartitionState(partition, assignment[partition], (), NO_NODE, LeaderEpoch(0), 0))
     return dataclasses.replace(old, partitions=tuple(partitions), version=entry.version)
 
 
-def _with_state(partition: PartitionState, entry: Entry) -> PartitionState:
-    leader, leader_epoch, isr, partition_epoch = records.decode_partition_state(entry.value)
+def _state(partition: int, entry: Entry) -> PartitionState:
+    record = records.decode_partition_state(entry.value)
     return PartitionState(
-        partition.partition, partition.replicas, isr, leader, leader_epoch, partition_epoch, entry.version
+        partition,
+        record.replicas,
+        record.isr,
+        record.leader,
+        record.leader_epoch,
+        record.partition_epoch,
+        entry.version,
+        record.isr_epochs,
+        record.adding,
+        record.removing,
+        record.is_recovering,
     )

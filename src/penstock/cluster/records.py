@@ -3,7 +3,7 @@
     /cluster/id                              {"id": "pS..."}
     /brokers/ids/1                           {"host": "h", "port": 9092, ...}                  under the broker's lease
     /brokers/topics/t                        {"id": "<uuid>", "replicas": [[1, 2], [2, 3]]}    by partition
-    /brokers/topics/t/partitions/0/state     {"leader": 1, "leader_epoch": 0, "isr": [1], "partition_epoch": 0}
+    /brokers/topics/t/partitions/0/state     {"leader": 1, "leader_epoch": 0, "isr": [1], "partition_epoch": 0, ...}
     /config/topics/t                         {"retention.ms": "1000"}                          overrides only
     /config/brokers/1                        as topics; the name <default> stands for all brokers
     /config/users/u/clients/c                {"producer_byte_rate": 1024.0}                    quotas of a user's client
@@ -102,14 +102,22 @@ def parse_topic_path(key: str) -> str | PartitionKey:
 
 class TopicRecord(NamedTuple):
     topic_id: UUID
-    replicas: tuple[tuple[NodeId, ...], ...]  # By partition, the preferred leader first.
+    # By partition, the preferred leader first: those that it was made with. A state that has replicas knows better.
+    replicas: tuple[tuple[NodeId, ...], ...]
 
 
 class PartitionStateRecord(NamedTuple):
+    """See PartitionState in image.py."""
+
     leader: NodeId
     leader_epoch: LeaderEpoch
     isr: tuple[NodeId, ...]
     partition_epoch: int
+    isr_epochs: tuple[int, ...] = ()
+    replicas: tuple[NodeId, ...] = ()  # Empty: written by a version that kept them in the topic's record alone.
+    adding: tuple[NodeId, ...] = ()
+    removing: tuple[NodeId, ...] = ()
+    is_recovering: bool = False
 
 
 class BrokerRecord(NamedTuple):
@@ -120,6 +128,7 @@ class BrokerRecord(NamedTuple):
     is_stopping: bool = False  # About to stop: it shall lead nothing and be in sync with nothing.
 
 
+_STATE_DEFAULTS = PartitionStateRecord._field_defaults
 _ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)  # Sorted: the same value has the same bytes.
 
 
@@ -143,7 +152,7 @@ def decode_topic(value: bytes) -> TopicRecord:
 
 
 def encode_partition_state(record: PartitionStateRecord) -> bytes:
-    return encode(record._asdict())
+    return encode({name: value for name, value in record._asdict().items() if value != _STATE_DEFAULTS.get(name)})
 
 
 def decode_partition_state(value: bytes) -> PartitionStateRecord:
@@ -153,6 +162,11 @@ def decode_partition_state(value: bytes) -> PartitionStateRecord:
         leader_epoch=LeaderEpoch(fields["leader_epoch"]),
         isr=_nodes(fields["isr"]),
         partition_epoch=fields["partition_epoch"],
+        isr_epochs=tuple(fields.get("isr_epochs", ())),
+        replicas=_nodes(fields.get("replicas", ())),
+        adding=_nodes(fields.get("adding", ())),
+        removing=_nodes(fields.get("removing", ())),
+        is_recovering=fields.get("is_recovering", False),
     )
 
 

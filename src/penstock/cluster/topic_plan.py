@@ -18,8 +18,8 @@ from penstock.base.types import LeaderEpoch, NodeId
 from penstock.cluster import records
 from penstock.cluster.image import ClusterImage, PartitionState, TopicImage
 from penstock.cluster.placement import place
-from penstock.cluster.plan import Plan
-from penstock.cluster.store.base import Check, Delete, Put, Write
+from penstock.cluster.plan import Plan, put_state
+from penstock.cluster.store.base import Check, Delete, Put
 from penstock.cluster.topic_names import colliding, why_illegal
 
 # Kafka's bound on one request. A partition costs a directory, two open files and about 2 kB of metadata, so this is
@@ -81,9 +81,11 @@ def plan_create_topics(
             plan.results.append(TopicResult(topic.name, error.code, error.message))
             continue
         partitions_left -= len(replicas)
-        made[topic.name] = new = TopicImage(topic.name, new_topic_id(), _new_partitions(replicas, first=0), overrides)
+        partitions = _new_partitions(image, replicas, first=0)
+        made[topic.name] = new = TopicImage(topic.name, new_topic_id(), partitions, overrides)
         plan.checks.append(Check(records.topic_key(topic.name), 0))
-        plan.writes += _topic_writes(new) + _state_writes(new.name, new.partitions)
+        plan.before += [put_state(new.name, state) for state in partitions]
+        plan.writes.append(_put_topic(new))
         if overrides:
             plan.writes.append(Put(records.topic_config_key(topic.name), records.encode(overrides)))
         plan.results.append(TopicResult(topic.name, topic=new))
@@ -104,8 +106,8 @@ def plan_delete_topics(image: ClusterImage, topics: Sequence[DeleteTopic]) -> Pl
         else:
             plan.checks.append(Check(records.topic_key(topic.name), topic.version))
             plan.writes.append(Delete(records.topic_key(topic.name)))
-            plan.writes += [Delete(records.partition_state_key(topic.name, p.partition)) for p in topic.partitions]
             plan.writes.append(Delete(records.topic_config_key(topic.name)))
+            plan.after += [Delete(records.partition_state_key(topic.name, p.partition)) for p in topic.partitions]
             plan.results.append(TopicResult(topic.name, topic=topic, topic_id=topic.topic_id))
     return plan
 
@@ -125,10 +127,11 @@ def plan_create_partitions(image: ClusterImage, topics: Sequence[NewPartitions])
             plan.results.append(TopicResult(command.name, error.code, error.message))
             continue
         partitions_left -= len(replicas)
-        added = _new_partitions(replicas, first=len(topic.partitions))
+        added = _new_partitions(image, replicas, first=len(topic.partitions))
         new = TopicImage(topic.name, topic.topic_id, topic.partitions + added, topic.config, 0, topic.config_version)
         plan.checks.append(Check(records.topic_key(topic.name), topic.version))
-        plan.writes += _topic_writes(new) + _state_writes(new.name, added)
+        plan.before += [put_state(new.name, state) for state in added]
+        plan.writes.append(_put_topic(new))
         plan.results.append(TopicResult(topic.name, topic=new))
     return plan
 
@@ -271,26 +274,24 @@ def _more_replicas(
 # Writes ---------------------------------------------------------------------------------------------------------------
 
 
-def _new_partitions(replicas: Sequence[tuple[NodeId, ...]], first: int) -> tuple[PartitionState, ...]:
+def _new_partitions(
+    image: ClusterImage, replicas: Sequence[tuple[NodeId, ...]], first: int
+) -> tuple[PartitionState, ...]:
     """New partitions, led by their first replica; every replica starts in sync, for there is nothing to catch up on."""
     return tuple(
-        PartitionState(first + index, nodes, isr=nodes, leader=nodes[0], leader_epoch=LeaderEpoch(0), partition_epoch=0)
+        PartitionState(
+            first + index,
+            nodes,
+            isr=nodes,
+            leader=nodes[0],
+            leader_epoch=LeaderEpoch(0),
+            partition_epoch=0,
+            isr_epochs=tuple(image.brokers[node_id].epoch for node_id in nodes),
+        )
         for index, nodes in enumerate(replicas)
     )
 
 
-def _topic_writes(topic: TopicImage) -> list[Write]:
+def _put_topic(topic: TopicImage) -> Put:
     record = records.TopicRecord(topic.topic_id, tuple(partition.replicas for partition in topic.partitions))
-    return [Put(records.topic_key(topic.name), records.encode_topic(record))]
-
-
-def _state_writes(name: str, partitions: Sequence[PartitionState]) -> list[Write]:
-    return [
-        Put(
-            records.partition_state_key(name, state.partition),
-            records.encode_partition_state(
-                records.PartitionStateRecord(state.leader, state.leader_epoch, state.isr, state.partition_epoch)
-            ),
-        )
-        for state in partitions
-    ]
+    return Put(records.topic_key(topic.name), records.encode_topic(record))

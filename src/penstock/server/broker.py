@@ -71,9 +71,11 @@ class Broker:
         self.partitions = PartitionManager(config=config, fs=fs, clock=clock, logs=self.logs)
         self._timers = TimerWheel()
         self._registration = Registration(store=store, metadata=self.metadata, node_id=config.node_id, random=random)
-        controller = Controller(store=store, metadata=self.metadata, config=config, new_uuid=new_uuid)
+        self._controller = Controller(store=store, metadata=self.metadata, config=config, new_uuid=new_uuid)
         self.peers = Peers(config=config, network=network, metadata=self.metadata)
-        topic_creator = TopicCreator(config=config, metadata=self.metadata, controller=controller, peers=self.peers)
+        topic_creator = TopicCreator(
+            config=config, metadata=self.metadata, controller=self._controller, peers=self.peers
+        )
         self._groups = GroupCoordinator(
             config=config,
             metadata=self.metadata,
@@ -91,7 +93,7 @@ class Broker:
             fs=fs,
             timers=self._timers,
             metadata=self.metadata,
-            controller=controller,
+            controller=self._controller,
             partitions=self.partitions,
             groups=self._groups,
             producer_ids=ProducerIds(store=store),
@@ -114,6 +116,7 @@ class Broker:
         self.metadata.subscribe(self._quotas.apply)
         self.metadata.subscribe(self.peers.apply)
         await self.metadata.start()
+        self._controller.start()
         self._groups.start()
         self.logs.start_loops()
         self._expiry = asyncio.get_running_loop().create_task(self._expire_producers(), name="producer expiry")
@@ -148,7 +151,8 @@ class Broker:
         self._timers.close()
         self._expiry.cancel()
         self.partitions.store_producers()
-        for stop in (self._registration.stop, self.metadata.stop, self.logs.stop, self._store.close):
+        parts = (self._controller, self._registration, self.metadata, self.logs)
+        for stop in (*(part.stop for part in parts), self._store.close):
             try:
                 await stop()
             except OSError as error:
