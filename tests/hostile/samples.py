@@ -148,6 +148,22 @@ _SAMPLES = {
         ],
         "validate_only": True,
     },
+    ApiKey.ALTER_PARTITION: lambda _, topic_id: {
+        "broker_id": 1,
+        "broker_epoch": 1,
+        "topics": [
+            Struct(
+                topic_id=topic_id,
+                partitions=_partition(
+                    leader_epoch=0,
+                    new_isr=[1],
+                    new_isr_with_epochs=[Struct(broker_id=1, broker_epoch=1)],
+                    leader_recovery_state=0,
+                    partition_epoch=0,
+                ),
+            )
+        ],
+    },
     ApiKey.ENVELOPE: lambda *_: {
         "request_data": b"\0\x13\0\7\0\0\0\1\xff\xff\0\1\0\0\3\xe8\0\0",  # CreateTopics v7 of no topic.
         "request_principal": b"User:admin",

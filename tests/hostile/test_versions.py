@@ -17,6 +17,7 @@ EXPECTED_ERRORS = {
     ApiKey.DELETE_TOPICS: ErrorCode.unknown_topic_or_partition,
     ApiKey.SASL_HANDSHAKE: ErrorCode.unsupported_sasl_mechanism,
     ApiKey.SASL_AUTHENTICATE: ErrorCode.illegal_sasl_state,
+    ApiKey.ALTER_PARTITION: ErrorCode.cluster_authorization_failed,
     ApiKey.ENVELOPE: ErrorCode.cluster_authorization_failed,
 }
 
@@ -74,7 +75,7 @@ def test_api_versions_of_an_unknown_version_is_answered_in_v0(client: Client, ve
     assert client.ask(ApiKey.API_VERSIONS, 4, client_software_name="a", client_software_version="1").error_code == 0
 
 
-@pytest.mark.parametrize("key", [9999, -1, 4, 5, 6, 7, 52, 56, 32767, -32768])
+@pytest.mark.parametrize("key", [9999, -1, 4, 5, 6, 7, 52, 57, 32767, -32768])
 def test_an_api_key_that_is_not_served_closes_the_connection(client: Client, key: int) -> None:
     """Key 7 (ControlledShutdown v0) would have the one request header without a client id."""
     assert key not in APIS
