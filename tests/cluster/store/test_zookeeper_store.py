@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from cuttable_proxy import CuttableProxy
 from local_zookeeper import zookeeper_ensemble
@@ -21,6 +22,7 @@ from penstock.cluster.store.base import (
     Put,
     StoreUnavailable,
 )
+from penstock.cluster.store.zookeeper import jute
 from penstock.cluster.store.zookeeper.store import ZooKeeperStore
 from penstock.local.zookeeper import HOST, ZooKeeperEnsemble
 from store_backends import fresh_chroot, zookeeper_store
@@ -163,6 +165,28 @@ def test_a_commit_whose_answer_is_lost_is_not_called_a_failure(zookeeper: ZooKee
             assert [change.key for change in commits] == ["/a"]
 
     run(scenario)
+
+
+@pytest.mark.parametrize("loop", [asyncio.run, uvloop.run])
+def test_what_is_sent_just_after_the_connection_broke_has_no_answer(
+    zookeeper: ZooKeeperEnsemble, loop: Callable[..., None]
+) -> None:
+    """For a turn or two of the loop nobody has noticed. uvloop raises a RuntimeError then, for which nobody is ready."""
+
+    async def scenario() -> None:
+        async with opened(f"{zookeeper.connect}/{fresh_chroot()}") as store:
+            answers: list[object] = []
+            session = store._session
+            session.drop_connection()
+            sent = 0
+            while session.is_connected:
+                session.send(jute.Type.SYNC, jute.path_body("/"), answers.append)
+                sent += 1
+                await asyncio.sleep(0)
+            assert answers == [None] * sent
+            await store.commit([], [Put("/a", b"1")])
+
+    loop(asyncio.wait_for(scenario(), TEST_S_MAX))
 
 
 def test_without_a_server_the_store_says_so_and_goes_on_later(tmp_path: Path) -> None:

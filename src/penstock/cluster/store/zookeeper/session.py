@@ -114,7 +114,9 @@ class ZooKeeperSession:
         self._xid = self._xid + 1 if self._xid < 0x7FFFFFFF else 1
         packet = jute.request(self._xid, kind, body)
         self._waiting.append(_Waiting(self._xid, on_reply))
-        self._writer.write(len(packet).to_bytes(4, "big") + packet)
+        # One that broke a moment ago takes no more (uvloop raises), and who waits is told when its reader notices.
+        if not self._writer.transport.is_closing():
+            self._writer.write(len(packet).to_bytes(4, "big") + packet)
 
     def drop_connection(self) -> None:
         """Break the connection, and find a server anew."""
