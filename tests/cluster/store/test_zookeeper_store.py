@@ -171,7 +171,7 @@ def test_a_commit_whose_answer_is_lost_is_not_called_a_failure(zookeeper: ZooKee
 def test_what_is_sent_just_after_the_connection_broke_has_no_answer(
     zookeeper: ZooKeeperEnsemble, loop: Callable[..., None]
 ) -> None:
-    """For a turn or two of the loop nobody has noticed. uvloop raises a RuntimeError then, for which nobody is ready."""
+    """For a turn or two of the loop nobody has noticed, and uvloop raises a RuntimeError of its own."""
 
     async def scenario() -> None:
         async with opened(f"{zookeeper.connect}/{fresh_chroot()}") as store:
