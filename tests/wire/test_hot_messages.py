@@ -157,7 +157,7 @@ def test_fetch_requests_read_as_the_codec_wrote_them(
     assert (request.isolation_level, request.replica_id) == (isolation_level, replica_id)
     topic = TOPIC_ID if version >= 13 else "topic-é"
     assert request.partitions == 2 * [
-        (topic, index, offset, bytes_max, epoch if version >= 9 else -1)
+        (topic, index, offset, bytes_max, epoch if version >= 9 else -1, -1)
         for index, offset, bytes_max, epoch in partitions
     ]
     if version >= 7:

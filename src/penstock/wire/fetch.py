@@ -2,7 +2,7 @@
 
 throttle i32, v7: error i16, session i32,
 [ name (v13: topic id), [ index i32, error i16, high_watermark i64, last_stable i64, v5: log_start i64,
-                          [aborted], v11: preferred_replica i32, records ] ]
+                          [aborted], v11: preferred_replica i32, records, v12: tag 0: epoch i32, end i64 ] ]
 """
 
 import struct
@@ -24,6 +24,7 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _SESSION = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihqq")
+_EPOCH_END = struct.Struct(">iq")
 
 
 class FetchedPartition(NamedTuple):
@@ -34,6 +35,7 @@ class FetchedPartition(NamedTuple):
     log_start: int
     records: Buffer
     read_committed: bool  # Then the list of aborted transactions is there, if empty; else it is null.
+    diverging: tuple[int, int] | None = None  # For a follower: an epoch and where it ends here, its log does not.
 
 
 def pack_fetch_response(
@@ -62,7 +64,7 @@ def pack_fetch_response(
             out += raw
         _write_length(out, len(partitions), flexible)
         for partition in partitions:
-            index, code, high_watermark, last_stable_offset, log_start, records, read_committed = partition
+            index, code, high_watermark, last_stable_offset, log_start, records, read_committed, diverging = partition
             out += _PARTITION.pack(index, code, high_watermark, last_stable_offset)
             if version >= LOG_START_VERSION:
                 out += _INT64.pack(log_start)
@@ -73,7 +75,10 @@ def pack_fetch_response(
             if records:
                 buffers += (out, records)
                 out = bytearray()
-            if flexible:
+            if diverging is not None:
+                # One tag of 13 bytes, a structure without tags of its own.
+                out += b"\1\0\x0d" + _EPOCH_END.pack(*diverging) + b"\0"
+            elif flexible:
                 out.append(0)
         if flexible:
             out.append(0)

@@ -3,7 +3,7 @@
 v4: replica i32 (v15: in a tag), max_wait i32, min_bytes i32, max_bytes i32, isolation i8, v7: session i32, epoch i32,
 [ name (v13: topic id), [ partition i32, v9: leader_epoch i32, fetch_offset i64, v12: last_fetched_epoch i32,
                           v5: log_start i64, max_bytes i32 ] ],
-v7: forgotten [ name (v13: topic id), [ i32 ] ], v11: rack
+v7: forgotten [ name (v13: topic id), [ i32 ] ], v11: rack, v15: tag 1: replica i32, broker epoch i64
 """
 
 import struct
@@ -17,6 +17,7 @@ from penstock.wire.fields import read_count, read_string
 from penstock.wire.varint import InvalidVarint
 
 NO_REPLICA = -1
+NO_BROKER_EPOCH = -1
 NO_EPOCH = -1
 LOG_START_VERSION = 5
 LEADER_EPOCH_VERSION = 9
@@ -39,10 +40,12 @@ class WantedPartition(NamedTuple):
     fetch_offset: int
     bytes_max: int
     current_leader_epoch: int
+    last_fetched_epoch: int = NO_EPOCH  # Of the record before `fetch_offset`, as a follower has it.
 
 
 class FetchRequest(NamedTuple):
     replica_id: int
+    broker_epoch: int  # Of a replica; NO_BROKER_EPOCH otherwise.
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
@@ -82,12 +85,22 @@ def _read(frame: memoryview, position: int, version: int) -> FetchRequest:
         rack, position = read_string(frame, position, flexible)
         if rack is None:
             raise BadPeer("rack is null")
+    broker_epoch = NO_BROKER_EPOCH
     if flexible:
         values: dict[str, Any] = {}
-        read_tags(frame, position, {1: ("replica_id", _read_replica_state)}, values, allowance)
-        replica_id = values.get("replica_id", replica_id)
+        read_tags(frame, position, {1: ("replica", _read_replica_state)}, values, allowance)
+        replica_id, broker_epoch = values.get("replica", (replica_id, broker_epoch))
     return FetchRequest(
-        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, partitions, forgotten
+        replica_id,
+        broker_epoch,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        session_id,
+        session_epoch,
+        partitions,
+        forgotten,
     )
 
 
@@ -103,9 +116,9 @@ def _read_partitions(
         count, position = read_count(frame, position, flexible)
         allowance.take(count)
         for _ in range(count):
-            epoch = NO_EPOCH
+            epoch = last_epoch = NO_EPOCH
             if flexible:
-                index, epoch, offset, _, _, bytes_max = _PARTITION_V12.unpack_from(frame, position)
+                index, epoch, offset, last_epoch, _, bytes_max = _PARTITION_V12.unpack_from(frame, position)
                 position = read_tags(frame, position + _PARTITION_V12.size, {}, {}, allowance)
             elif version >= LEADER_EPOCH_VERSION:
                 index, epoch, offset, _, bytes_max = _PARTITION_V9.unpack_from(frame, position)
@@ -116,7 +129,7 @@ def _read_partitions(
             else:
                 index, offset, bytes_max = _PARTITION_V4.unpack_from(frame, position)
                 position += _PARTITION_V4.size
-            partitions.append(WantedPartition(topic, index, offset, bytes_max, epoch))
+            partitions.append(WantedPartition(topic, index, offset, bytes_max, epoch, last_epoch))
         if flexible:
             position = read_tags(frame, position, {}, {}, allowance)
     return partitions, position
@@ -150,6 +163,6 @@ def _read_topic(frame: memoryview, position: int, version: int) -> tuple[str | U
     return name, position
 
 
-def _read_replica_state(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    replica_id, _ = _REPLICA_STATE.unpack_from(data, position)
-    return replica_id, read_tags(data, position + _REPLICA_STATE.size, {}, {})
+def _read_replica_state(data: bytes | bytearray | memoryview, position: int) -> tuple[tuple[int, int], int]:
+    replica = _REPLICA_STATE.unpack_from(data, position)
+    return replica, read_tags(data, position + _REPLICA_STATE.size, {}, {})
