@@ -179,8 +179,8 @@ def test_second_broker_joins_and_does_not_control() -> None:
         second = Node(store, 2)
         await second.start()
         assert await create(second, "t") == [ErrorCode.not_controller]
-        results = await node.controller.create_topics([NewTopic(name="t", replication_factor=2)])
-        assert results[0].code is ErrorCode.invalid_replication_factor  # Followers do not fetch yet.
+        results = await node.controller.create_topics([NewTopic(name="t", replication_factor=3)])
+        assert results[0].code is ErrorCode.invalid_replication_factor
         results = await node.controller.create_topics([NewTopic(name="t", partition_count=2)])
         assert results[0].code is ErrorCode.none
         topic = second.metadata.image.topics.get("t")

@@ -10,7 +10,7 @@ from penstock.base.config import BrokerConfig
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.types import NO_NODE, NodeId
 from penstock.cluster import controller as controller_module
-from penstock.cluster import records, topic_plan
+from penstock.cluster import records
 from penstock.cluster.alter_partition_plan import AlterPartition
 from penstock.cluster.config_plan import AlterConfig, ConfigOperation, Operation, ResourceType
 from penstock.cluster.controller import Controller
@@ -23,8 +23,7 @@ from penstock.cluster.topic_plan import DeleteTopic, NewTopic
 
 
 @pytest.fixture(autouse=True)
-def _replicas_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_plan, "REPLICATION_FACTOR_MAX", 5)
+def _retried_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_module, "RETRY_S", 0.01)
 
 

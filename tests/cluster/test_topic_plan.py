@@ -1,6 +1,6 @@
 """Decisions about topics: image and commands in, writes and answers out."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from uuid import UUID
 
@@ -11,7 +11,7 @@ from images import after, cluster
 
 from penstock.base.config import BrokerConfig
 from penstock.base.errors import ErrorCode
-from penstock.cluster import records, topic_plan
+from penstock.cluster import records
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.plan import Plan
 from penstock.cluster.store.base import Check, Delete, Put
@@ -27,14 +27,6 @@ from penstock.cluster.topic_plan import (
 )
 
 CONFIG = BrokerConfig()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def replicated() -> Iterator[None]:
-    """As it will be when followers fetch. Until then see `test_a_second_replica_is_refused`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topic_plan, "REPLICATION_FACTOR_MAX", 32_767)
-        yield
 
 
 def ids() -> Callable[[], UUID]:
@@ -124,16 +116,6 @@ def test_partitions_of_one_request_are_bounded_together() -> None:
     half = PARTITIONS_MAX // 2
     topics = [NewTopic(name=f"t{number}", partition_count=half) for number in range(3)]
     assert codes(create(cluster(), *topics)) == [ErrorCode.none, ErrorCode.none, ErrorCode.invalid_partitions]
-
-
-def test_a_second_replica_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody would follow the leader: two brokers would each take what clients write to them."""
-    monkeypatch.setattr(topic_plan, "REPLICATION_FACTOR_MAX", 1)
-    image = cluster((1, 2, 3))
-    assert refused(create(image, NewTopic(name="t", replication_factor=2))) == ErrorCode.invalid_replication_factor
-    assigned = NewTopic(name="t", assignment=((0, (1, 2)),))
-    assert refused(create(image, assigned)) == ErrorCode.invalid_replica_assignment
-    assert codes(create(image, NewTopic(name="t", partition_count=6))) == [ErrorCode.none]
 
 
 @pytest.mark.parametrize("factor", [0, 2, 99, -2, 32767])

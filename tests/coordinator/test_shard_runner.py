@@ -27,6 +27,7 @@ class Log:
         self.batches: list[list[Record]] = []
         self.config = SimpleNamespace(max_message_bytes=MAX_MESSAGE_BYTES)
         self.log = SimpleNamespace(log_end=0)
+        self.leading = object()
         self._batches_max = batches_max
         self._waiting: list[Callable[[ErrorCode], None]] = []
 

@@ -12,7 +12,8 @@ from penstock.base.clock import SystemClock
 from penstock.base.config import BrokerConfig
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.topic_config import TopicConfig
-from penstock.base.types import LeaderEpoch, Offset, TopicPartition
+from penstock.base.types import LeaderEpoch, NodeId, Offset, TopicPartition
+from penstock.cluster.image import PartitionState
 from penstock.partition.partition import Partition
 from penstock.storage.fs import PosixFileSystem
 from penstock.storage.log_manager import LogManager
@@ -47,14 +48,16 @@ def open_partition(fs: PosixFileSystem, directory: Path, config: TopicConfig, ep
     partition = Partition(
         topic_partition=TP,
         topic_id=UUID(int=1),
+        node_id=NodeId(1),
         partition_log=logs.open(TP, UUID(int=1), config),
-        commit=logs.commit,
+        logs=logs,
         fs=fs,
         clock=clock,
-        leader_epoch=LeaderEpoch(epoch),
         decompressed_bytes_max=1 << 20,
     )
-    partition.open()
+    partition.open(Offset(0))
+    alone = (NodeId(1),)
+    partition.take_role(PartitionState(0, alone, alone, NodeId(1), LeaderEpoch(epoch), 0))
     return partition
 
 

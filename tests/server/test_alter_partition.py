@@ -10,17 +10,11 @@ from test_forwarding import run_two
 
 from penstock.base.errors import ErrorCode
 from penstock.base.types import NodeId
-from penstock.cluster import topic_plan
 from penstock.cluster.topic_plan import NewTopic
 from penstock.server.api import ApiKey
 from penstock.wire.codec import Struct
 
 ASK_S = 60.0
-
-
-@pytest.fixture(autouse=True)
-def _replicas_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_plan, "REPLICATION_FACTOR_MAX", 2)
 
 
 async def led_by_two(one: RunningBroker, two: RunningBroker) -> None:

@@ -25,8 +25,6 @@ from penstock.cluster.topic_names import colliding, why_illegal
 # Kafka's bound on one request. A partition costs a directory, two open files and about 2 kB of metadata, so this is
 # also the most that one client can make the broker work on at once.
 PARTITIONS_MAX = 10_000
-# Followers do not fetch yet: a second replica would promise what nobody keeps. Then 32,767, an int16 on the wire.
-REPLICATION_FACTOR_MAX = 1
 DEFAULT = -1  # In place of a count: the broker's default.
 
 
@@ -203,10 +201,10 @@ def _replicas(
             f"{count} partitions, allowed are 1 to {PARTITIONS_MAX} in one request, or -1 for the default",
         )
     factor = config.default_replication_factor if topic.replication_factor == DEFAULT else topic.replication_factor
-    if not 1 <= factor <= min(len(image.brokers), REPLICATION_FACTOR_MAX):
+    if not 1 <= factor <= len(image.brokers):
         raise Refused(
             ErrorCode.invalid_replication_factor,
-            f"Replication factor {factor}, allowed are -1 and 1 to {min(len(image.brokers), REPLICATION_FACTOR_MAX)}",
+            f"Replication factor {factor}, allowed are -1 and 1 to {len(image.brokers)}, the number of brokers",
         )
     return place(list(image.brokers), count, factor, first)
 
@@ -229,8 +227,6 @@ def _checked_replicas(image: ClusterImage, nodes: Sequence[int]) -> tuple[NodeId
     replicas = tuple(NodeId(node) for node in nodes)
     if not replicas:
         raise Refused(ErrorCode.invalid_replica_assignment, "A partition has no replicas")
-    if len(replicas) > REPLICATION_FACTOR_MAX:
-        raise Refused(ErrorCode.invalid_replica_assignment, f"A partition may have {REPLICATION_FACTOR_MAX} replica")
     if len(set(replicas)) != len(replicas):
         raise Refused(ErrorCode.invalid_replica_assignment, "A broker is in one partition's replicas twice")
     unknown = [node for node in replicas if node not in image.brokers]

@@ -14,7 +14,7 @@ from penstock.base.timers import TimerWheel
 from penstock.base.types import TopicPartition
 from penstock.cluster.image import EMPTY_IMAGE, BrokerRegistration, ClusterImage
 from penstock.cluster.metadata import Metadata
-from penstock.cluster.topic_plan import REPLICATION_FACTOR_MAX, NewTopic, TopicResult
+from penstock.cluster.topic_plan import NewTopic, TopicResult
 from penstock.coordinator.group.decision import Decision, Now, Response, Token
 from penstock.coordinator.group.group_config import GroupConfig, MigrationPolicy
 from penstock.coordinator.group.group_shard import GroupShard
@@ -104,17 +104,8 @@ class GroupCoordinator:
         old, self._image = self._image, image
         if old.topics is image.topics:
             return
-        topic = image.topics.get(OFFSETS_TOPIC)
-        led = {
-            state.partition
-            for state in (topic.partitions if topic is not None else ())
-            if state.leader == self._config.node_id
-        }
-        for number in [number for number in self._runners if number not in led]:
-            self._runners.pop(number).close(ErrorCode.not_coordinator)
-        for number in sorted(led - self._runners.keys()):
-            self._maybe_open(number)
         self._topics = ImageTopics(image)
+        self.on_roles_changed()
         deleted = [name for name in old.topics if name not in image.topics]
         changed = [name for name, topic in image.topics.items() if old.topics.get(name) is not topic]
         for runner in self._runners.values():
@@ -124,10 +115,21 @@ class GroupCoordinator:
                 if runner.is_loaded:
                     runner.on_topics_deleted(deleted)
 
+    def on_roles_changed(self) -> None:
+        """Coordinate what this broker leads, and nothing else. A new leader epoch is a new beginning."""
+        topic = self._image.topics.get(OFFSETS_TOPIC)
+        for number, runner in list(self._runners.items()):
+            if not runner.is_leading:
+                del self._runners[number]
+                runner.close(ErrorCode.not_coordinator)
+        for state in topic.partitions if topic is not None else ():
+            if state.leader == self._config.node_id and state.partition not in self._runners:
+                self._maybe_open(state.partition)
+
     def _maybe_open(self, number: int) -> None:
-        """Begin to coordinate a partition, unless its log cannot be opened; the next who asks makes us try again."""
+        """Begin to coordinate a partition, unless it cannot be led yet; the next who asks makes us try again."""
         try:
-            partition = self._partitions.get(OFFSETS_TOPIC, number)
+            partition = self._partitions.leader(OFFSETS_TOPIC, number)
         except Refused:
             return
         shard = GroupShard(new_unique_id=self._new_unique_id, config=self._group_config, budget=self._budget)
@@ -176,9 +178,7 @@ class GroupCoordinator:
         topic = NewTopic(
             name=OFFSETS_TOPIC,
             partition_count=self._config.offsets_topic_num_partitions,
-            replication_factor=min(
-                self._config.offsets_topic_replication_factor, len(self._image.brokers), REPLICATION_FACTOR_MAX
-            ),
+            replication_factor=min(self._config.offsets_topic_replication_factor, len(self._image.brokers)),
             config=OFFSETS_TOPIC_CONFIG,
         )
         (result,) = await self._create_topics([topic])

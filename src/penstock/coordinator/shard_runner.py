@@ -38,12 +38,18 @@ class ShardRunner:
         self.shard = shard
         self.is_loaded = False
         self._partition = partition
+        self._leading = partition.leading
         self._clock = clock
         self._timers = timers
         self._fs = fs
         self._timer: Timer | None = None
         self._timer_ms: int | None = None
         self._is_closed = False
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether the partition has been led without a break since the runner was made for it."""
+        return self._leading is not None and self._partition.leading is self._leading
 
     async def load(self) -> None:
         """Bring the state up to the end of the log; until then every command is refused."""

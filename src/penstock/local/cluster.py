@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from penstock.cluster.topic_plan import REPLICATION_FACTOR_MAX
 from penstock.local.child_process import start_child
 from penstock.local.zookeeper import ZooKeeperEnsemble
 
@@ -110,7 +109,7 @@ class LocalCluster:
         self.directory = directory
         self.brokers = [LocalBroker(number + 1, directory, base_port + number) for number in range(brokers)]
         self.zookeeper = ZooKeeperEnsemble(directory, nodes=zookeepers, ends_with_us=True)
-        replicas = min(REPLICAS_WANTED, brokers, REPLICATION_FACTOR_MAX)
+        replicas = min(REPLICAS_WANTED, brokers)
         self.settings = {
             "zookeeper.connect": self.zookeeper.connect + CHROOT,
             "default.replication.factor": str(replicas),

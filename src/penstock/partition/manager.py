@@ -1,6 +1,10 @@
-"""The partitions that this broker hosts, kept in step with the cluster image."""
+"""The partitions that this broker hosts, kept in step with the cluster image.
 
-from collections.abc import Iterator
+They are opened when the image has them, and take their roles once the broker is registered: only then is the image one
+that tells of everything that may have happened while the broker was away. When its registration is lost all roles end.
+"""
+
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from penstock.base.clock import Clock
@@ -9,10 +13,11 @@ from penstock.base.config_key import InvalidConfig
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
-from penstock.base.types import TopicPartition
+from penstock.base.types import Offset, TopicPartition
 from penstock.cluster.image import ClusterImage, PartitionState, TopicImage
 from penstock.cluster.topic_names import NAME_LENGTH_MAX
 from penstock.partition.partition import Partition
+from penstock.partition.replication import Replication
 from penstock.storage.fs import FileSystem
 from penstock.storage.log import Log
 from penstock.storage.log_manager import LogDirDescription, LogManager
@@ -23,11 +28,26 @@ REOPEN_INTERVAL_S = 1.0  # A full disk is asked this often for a partition that 
 
 
 class PartitionManager:
-    def __init__(self, *, config: BrokerConfig, fs: FileSystem, clock: Clock, logs: LogManager) -> None:
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        fs: FileSystem,
+        clock: Clock,
+        logs: LogManager,
+        replication: Replication,
+        may_lead: Callable[[], bool] | None = None,
+        look_at_isr: Callable[[Partition], None] = lambda partition: None,
+    ) -> None:
+        """`may_lead` and `look_at_isr`: see Partition."""
         self._config = config
         self._fs = fs
         self._clock = clock
         self._logs = logs
+        self._replication = replication
+        self._may_lead = may_lead
+        self._look_at_isr = look_at_isr
+        self._has_roles = False  # Whether the broker is registered.
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._unopened: dict[tuple[str, int], None] = {}  # Ours, but the disk did not let us.
         self._reopened_at_s = float("-inf")
@@ -35,6 +55,7 @@ class PartitionManager:
         self._topics: dict[str, TopicImage] = {}  # As last applied.
         self._defaults = config.topic_defaults
         logs.high_watermark_of = lambda tp: self._partitions[tp].high_watermark
+        logs.replicated_high_watermarks = self._replicated_high_watermarks
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -50,6 +71,15 @@ class PartitionManager:
                 raise Refused(ErrorCode.not_leader_or_follower, f"{topic}-{partition} is on another broker")
             # The name may be anything and of any length, and the message goes into the reply.
             raise Refused(ErrorCode.unknown_topic_or_partition, f"{topic[:NAME_LENGTH_MAX]}-{partition} is not here")
+        return found
+
+    def leader(self, topic: str, partition: int) -> Partition:
+        """The partition, to be asked or written to as its leader; Refused when this broker does not lead it."""
+        found = self._partitions.get((topic, partition))
+        if found is None:
+            found = self.get(topic, partition)
+        if found.leading is None:
+            raise Refused(ErrorCode.not_leader_or_follower, f"{topic}-{partition} is led by another broker")
         return found
 
     def topic_name(self, topic_id: UUID) -> str:
@@ -82,6 +112,41 @@ class PartitionManager:
         for partition in self._partitions.values():
             partition.producers.expire(now_ms, self._config.producer_id_expiration_ms)
 
+    def _replicated_high_watermarks(self) -> dict[TopicPartition, Offset]:
+        """Of the partitions with other replicas: alone, a log says by itself how far it is committed."""
+        return {
+            partition.topic_partition: partition.high_watermark
+            for partition in self._partitions.values()
+            if partition.leading is None or not partition.leading.is_alone
+        }
+
+    # Roles
+
+    def begin_roles(self) -> None:
+        """The broker is registered and the image knows it: lead and follow as that says."""
+        self._has_roles = True
+        for topic in self._topics.values():
+            for state in topic.partitions:
+                self._take_role(topic, state)
+
+    def end_roles(self) -> None:
+        """The broker's registration is lost: somebody else may lead by now."""
+        self._has_roles = False
+        for partition in self._partitions.values():
+            partition.resign()
+            self._replication.stop_following(partition)
+
+    def commit_again(self) -> None:
+        """The lease may be acted on again, after a while in which nothing was promised."""
+        for partition in self._partitions.values():
+            partition.commit_again()
+
+    def _take_role(self, topic: TopicImage, state: PartitionState) -> None:
+        partition = self._partitions.get((topic.name, state.partition))
+        if partition is not None and self._has_roles:
+            partition.take_role(state)
+            self._replication.follow(partition, state)
+
     # Following the image
 
     def apply(self, image: ClusterImage) -> None:
@@ -100,15 +165,18 @@ class PartitionManager:
 
     def _apply_topic(self, topic: TopicImage) -> None:
         config = self._topic_config(topic)
-        for state in topic.partitions:
-            existing = self._partitions.get((topic.name, state.partition))
-            if existing is not None:
-                existing.log.config = config
-                existing.leader_epoch = state.leader_epoch
-            elif self._config.node_id in state.replicas:
-                self._open(topic, state, config)
         self._topics[topic.name] = topic
         self._topic_names[topic.topic_id] = topic.name
+        for state in topic.partitions:
+            key = (topic.name, state.partition)
+            existing = self._partitions.get(key)
+            if self._config.node_id not in state.replicas:
+                self._remove(key, ErrorCode.not_leader_or_follower)  # Its replicas are elsewhere now.
+            elif existing is None:
+                self._open(topic, state, config)
+            else:
+                existing.log.config = config
+                self._take_role(topic, state)
 
     def _topic_config(self, topic: TopicImage) -> TopicConfig:
         try:
@@ -122,7 +190,7 @@ class PartitionManager:
         topic_partition = TopicPartition(topic.name, state.partition)
         try:
             partition_log = self._logs.open(topic_partition, topic.topic_id, config)
-            partition = self._lead(topic, state, partition_log)
+            partition = self._partition(topic, partition_log)
         except OSError as error:
             # The topic exists all the same. Clients are told, and whoever asks for it makes us try again.
             if topic_partition not in self._unopened:
@@ -131,6 +199,7 @@ class PartitionManager:
             return
         self._unopened.pop(topic_partition, None)
         self._partitions[topic_partition] = partition
+        self._take_role(topic, state)
 
     def _reopen(self, key: tuple[str, int]) -> Partition:
         """Try again to open what could not be opened, at most once in a while; Refused while that does not help."""
@@ -146,19 +215,20 @@ class PartitionManager:
             raise Refused(ErrorCode.kafka_storage_error, "the partition cannot be opened: see the broker's log")
         return self._partitions[key]
 
-    def _lead(self, topic: TopicImage, state: PartitionState, partition_log: Log) -> Partition:
-        topic_partition = partition_log.topic_partition
+    def _partition(self, topic: TopicImage, partition_log: Log) -> Partition:
         partition = Partition(
-            topic_partition=topic_partition,
+            topic_partition=partition_log.topic_partition,
             topic_id=topic.topic_id,
+            node_id=self._config.node_id,
             partition_log=partition_log,
-            commit=self._logs.commit,
+            logs=self._logs,
             fs=self._fs,
             clock=self._clock,
-            leader_epoch=state.leader_epoch,
             decompressed_bytes_max=self._config.max_decompressed_message_bytes,
+            may_lead=self._may_lead,
+            look_at_isr=self._look_at_isr,
         )
-        partition.open()
+        partition.open(self._logs.noted_high_watermark(partition_log.topic_partition))
         return partition
 
     def _remove_topic(self, topic: TopicImage) -> None:
@@ -166,9 +236,14 @@ class PartitionManager:
         del self._topics[topic.name]
         self._topic_names.pop(topic.topic_id, None)
         for state in topic.partitions:
-            self._unopened.pop((topic.name, state.partition), None)
-            partition = self._partitions.pop((topic.name, state.partition), None)
-            if partition is not None:
-                partition.fail_uncommitted(ErrorCode.unknown_topic_or_partition)
-                partition.wake_waiting()
-                self._logs.delete(partition.topic_partition)
+            self._remove((topic.name, state.partition), ErrorCode.unknown_topic_or_partition)
+
+    def _remove(self, key: tuple[str, int], code: ErrorCode) -> None:
+        """Delete a partition that is not ours any more; who waits for it hears `code`."""
+        self._unopened.pop(key, None)
+        partition = self._partitions.pop(key, None)
+        if partition is not None:
+            self._replication.stop_following(partition)
+            partition.fail_uncommitted(code)
+            partition.wake_waiting()
+            self._logs.delete(partition.topic_partition)

@@ -1,14 +1,15 @@
-"""One partition that this broker leads: append, read, and who waits for what.
+"""One partition as this broker hosts it: leading, following, or waiting to be told; append, read, who waits for what.
 
     log_start <= high_watermark <= log_end
 
-With `penstock.durability=fsync` the high watermark is what has been synced, so a record that a consumer has seen, or a
-producer was promised, outlives a power cut. With `os` it is what has been written.
+A leader's high watermark is what every in-sync replica has (replica_state.py). With `penstock.durability=fsync` to have
+is to have synced, so a record that a consumer has seen, or a producer was promised, outlives a power cut everywhere.
+With `os` it is to have written. A follower copies the leader's batches as they are and learns the high watermark late.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -17,17 +18,29 @@ from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.steps import Steps, run_now
 from penstock.base.topic_config import TopicConfig
-from penstock.base.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicPartition
+from penstock.base.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, NodeId, Offset, TopicPartition
+from penstock.cluster.image import PartitionState
 from penstock.partition.batch_check import Prepared, check_batch, prepare, topic_codec
 from penstock.partition.leader_epochs import LeaderEpochs
 from penstock.partition.producer_files import ProducerFiles
 from penstock.partition.producer_state import ProducerState
+from penstock.partition.replica_state import ReplicaState
 from penstock.storage.checkpoint import encode_lines, read_epochs
 from penstock.storage.format import LEADER_EPOCH_CHECKPOINT
 from penstock.storage.fs import Buffer, FileSystem
-from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
-from penstock.wire.batch import NO_PRODUCER_ID, Record, build_batch, read_header, stamp, stamp_append_time
+from penstock.storage.log_manager import LogManager
+from penstock.storage.scan import header_problem
+from penstock.wire.batch import (
+    NO_PRODUCER_ID,
+    CorruptBatch,
+    Record,
+    build_batch,
+    has_valid_crc,
+    read_header,
+    stamp,
+    stamp_append_time,
+)
 
 log = get_logger(__name__)
 
@@ -49,22 +62,37 @@ class Partition:
         *,
         topic_partition: TopicPartition,
         topic_id: UUID,
+        node_id: NodeId,
         partition_log: Log,
-        commit: GroupCommit,
+        logs: LogManager,
         fs: FileSystem,
         clock: Clock,
-        leader_epoch: LeaderEpoch,
         decompressed_bytes_max: int,
+        may_lead: Callable[[], bool] | None = None,
+        look_at_isr: "Callable[[Partition], None]" = lambda partition: None,
     ) -> None:
+        """`look_at_isr` is called when a follower may have come back in sync.
+
+        `may_lead` says whether the broker's lease lets it act as a leader now; None: nobody can take it away.
+        """
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.log = partition_log
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = NO_EPOCH  # As the image last had it, whoever leads.
+        self.leading: ReplicaState | None = None  # While this broker leads.
         self.high_watermark = Offset(0)
+        self.is_truncating = False  # Then its role cannot change.
+        self.on_copies_safe: Callable[[], None] = lambda: None  # The fetcher's: what was copied is on disk, or lost.
         self.decompressed_bytes_max = decompressed_bytes_max
-        self._commit = commit
+        self._node_id = node_id
+        self._logs = logs
+        self._commit = logs.commit
         self._fs = fs
         self._clock = clock
+        self._may_lead = may_lead
+        self._look_at_isr = look_at_isr
+        self._epoch_start = Offset(0)  # Where the log ended when this broker became the leader.
+        self._wanted: PartitionState | None = None  # What the image said while we were truncating.
         self._epochs = LeaderEpochs()
         self.producers = ProducerState()
         self._producer_files = ProducerFiles(fs=fs, partition_log=partition_log)
@@ -72,15 +100,17 @@ class Partition:
         # for the ones before them.
         self._uncommitted: deque[tuple[Offset, Committed]] = deque()
         self._waiting: dict[Readable, None] = {}  # A dict for its order: the first to wait is the first to be told.
+        self._followers_waiting: dict[Readable, None] = {}  # Of those too, but for what is not committed yet.
         self._uncommitted_bytes: deque[tuple[Offset, int]] = deque()  # Next offset and size of each such batch.
         self._readable_bytes = 0  # Committed since the waiters were last told.
         self._wake_up: asyncio.Handle | None = None
+        self._followers_wake_up: asyncio.Handle | None = None
 
-    def open(self) -> None:
-        """Take up leadership of a log that has been recovered."""
+    def open(self, high_watermark: Offset) -> None:
+        """Take up a log that has been recovered; its high watermark was once noted to be at least so far."""
         self.log.on_synced = self._on_synced
-        self.log.on_failed = lambda: self.fail_uncommitted(ErrorCode.kafka_storage_error)
-        self.high_watermark = self.log.synced_end
+        self.log.on_failed = self._on_failed
+        self.high_watermark = max(self.log.log_start, min(high_watermark, self.log.synced_end))
         entries = read_epochs(self._fs, f"{self.log.directory}/{LEADER_EPOCH_CHECKPOINT}")
         self._epochs = LeaderEpochs(self._epochs_from_log() if entries is None else entries)
         self._epochs.truncate_end(self.log.log_end)
@@ -98,6 +128,100 @@ class Partition:
                 epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
                 position += header.size
         return epochs.entries
+
+    # Roles
+
+    def take_role(self, state: PartitionState) -> None:
+        """Lead or follow, as the image says."""
+        if self.is_truncating:
+            self._wanted = state
+            self._resign()
+        elif state.leader == self._node_id:
+            self._lead(state)
+        else:
+            self._resign()
+            self.leader_epoch = state.leader_epoch
+            # An epoch in which we have led and stored nothing is not part of our history.
+            self._epochs.truncate_end(self.log.log_end)
+            if not self.is_safe:
+                self._commit.request(self.log)
+
+    def _lead(self, state: PartitionState) -> None:
+        leading = self.leading
+        if leading is not None and leading.leader_epoch == state.leader_epoch:
+            leading.high_watermark, leading.log_end = self.high_watermark, self.log.log_end
+            leading.on_decided(
+                partition_epoch=state.partition_epoch,
+                replicas=state.replicas,
+                isr=state.isr,
+                now_s=self._clock.monotonic(),
+                isr_min=self.isr_min,
+            )
+            if len(leading.isr) < self.isr_min:
+                # Written, but nobody promises it before enough replicas are back; the client is to ask again.
+                self.fail_uncommitted(ErrorCode.not_enough_replicas_after_append)
+        else:
+            self._resign()
+            self.leader_epoch = state.leader_epoch
+            self._epoch_start = self.log.log_end
+            self.leading = ReplicaState(
+                node_id=self._node_id,
+                leader_epoch=state.leader_epoch,
+                partition_epoch=state.partition_epoch,
+                replicas=state.replicas,
+                isr=state.isr,
+                log_end=self.log.log_end,
+                high_watermark=self.high_watermark,
+                now_s=self._clock.monotonic(),
+            )
+            if self._is_durable and self.log.needs_flush:
+                self._commit.request(self.log)
+        self._on_safe(self.safe_end)
+
+    def resign(self) -> None:
+        """Lead no more until the image says so anew: the broker's lease is over, and others may lead by now."""
+        self._resign()
+
+    def _resign(self) -> None:
+        if self.leading is not None:
+            self.leading = None
+            self._uncommitted_bytes.clear()
+            self.fail_uncommitted(ErrorCode.not_leader_or_follower)
+            self.wake_waiting()
+
+    @property
+    def isr_min(self) -> int:
+        """How many replicas have to be in sync; never more than there are."""
+        assert self.leading is not None
+        return min(self.log.config.min_insync_replicas, self.leading.replica_count)
+
+    def check_in_sync(self) -> None:
+        """Refused when too few replicas are in sync to promise anything."""
+        leading = self.leading
+        if leading is not None and not leading.is_alone and len(leading.isr) < self.isr_min:
+            raise Refused(
+                ErrorCode.not_enough_replicas, f"{len(leading.isr)} replicas are in sync, {self.isr_min} are needed"
+            )
+
+    def _check_leading(self) -> None:
+        if self.leading is None:
+            raise Refused(ErrorCode.not_leader_or_follower, f"{self.topic_partition} is led by another broker")
+        if self._may_lead is not None and not self._may_lead():
+            raise Refused(ErrorCode.not_leader_or_follower, "the broker has not heard from the metadata store")
+
+    @property
+    def _is_durable(self) -> bool:
+        return self.log.config.durability == "fsync"
+
+    @property
+    def safe_end(self) -> Offset:
+        """Up to where this replica's own log keeps what it was given."""
+        return self.log.synced_end if self._is_durable else self.log.log_end
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether all that this replica has is safe."""
+        return self.safe_end == self.log.log_end
 
     @property
     def config(self) -> TopicConfig:
@@ -133,7 +257,9 @@ class Partition:
         )
 
     def append(self, view: memoryview, *, produce_version: int, prepared: Prepared | None = None) -> Appended:
-        """Store one batch, stamped in place; Refused when it or the disk is not fit for it."""
+        """Store one batch, stamped in place; Refused when it or the disk is not fit for it, or we do not lead."""
+        if self.leading is None or self._may_lead is not None:
+            self._check_leading()
         partition_log, config = self.log, self.log.config
         now_ms = self._clock.now_ms()
         header = check_batch(
@@ -175,6 +301,8 @@ class Partition:
 
     def append_own(self, records: Sequence[Record]) -> Offset:
         """Store records of the broker itself (their offsets are assigned here) as one batch; gives the next offset."""
+        self._check_leading()
+        self.check_in_sync()
         base_offset = self.log.log_end
         numbered = [record._replace(offset=base_offset + number) for number, record in enumerate(records)]
         batch = build_batch(numbered, base_offset=base_offset, leader_epoch=self.leader_epoch)
@@ -184,27 +312,35 @@ class Partition:
 
     def _store(self, batch: bytearray | memoryview, last_offset_delta: int, max_timestamp: int) -> Offset:
         """Write a stamped batch and see to its commit; gives the next offset."""
-        partition_log = self.log
+        partition_log, leading = self.log, self.leading
+        assert leading is not None, f"{self.topic_partition} is not led here"
         if self.leader_epoch != self._epochs.latest:
-            self._begin_epoch()
+            self._begin_epoch(self.leader_epoch, partition_log.log_end)
         last_offset = partition_log.log_end + last_offset_delta
         partition_log.append(batch, last_offset, max_timestamp)
+        log_end = leading.log_end = partition_log.log_end
+        self._uncommitted_bytes.append((log_end, len(batch)))
+        if self._followers_waiting and self._followers_wake_up is None:
+            self._followers_wake_up = asyncio.get_running_loop().call_soon(self._tell_followers)
         if partition_log.config.durability == "fsync":
-            self._uncommitted_bytes.append((partition_log.log_end, len(batch)))
             self._commit.request(partition_log)
         else:
-            self._readable_bytes += len(batch)
-            self._advance(partition_log.log_end)
-        return partition_log.log_end
+            self._on_safe(log_end)
+        return log_end
 
-    def _begin_epoch(self) -> None:
-        if self._epochs.assign(self.leader_epoch, self.log.log_end):
-            entries = (f"{epoch} {start}" for epoch, start in self._epochs.entries)
+    def _begin_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
+        """Note that records of `epoch` begin at `start`; the next flush makes it durable, together with the first."""
+        before = list(self._epochs.entries)
+        if self._epochs.assign(epoch, start):
             try:
-                self.log.put_side_file(LEADER_EPOCH_CHECKPOINT, encode_lines(entries))
+                self._put_epochs()
             except OSError as error:
-                self._epochs.entries.pop()
+                self._epochs.entries = before
                 raise Refused(ErrorCode.kafka_storage_error, str(error)) from error
+
+    def _put_epochs(self) -> None:
+        entries = (f"{epoch} {start}" for epoch, start in self._epochs.entries)
+        self.log.put_side_file(LEADER_EPOCH_CHECKPOINT, encode_lines(entries))
 
     def when_committed(self, next_offset: Offset, callback: Committed) -> bool:
         """Whether everything below `next_offset` is committed; if not yet, `callback` will be told."""
@@ -217,7 +353,34 @@ class Partition:
         return False
 
     def _on_synced(self) -> None:
-        self._advance(self.log.synced_end)
+        if self._is_durable:
+            self._on_safe(self.log.synced_end)
+
+    def _on_failed(self) -> None:
+        self.fail_uncommitted(ErrorCode.kafka_storage_error)
+        self.on_copies_safe()
+
+    def _on_safe(self, safe_end: Offset) -> None:
+        """Our own log is safe up to there: a leader sees what that commits, a follower's fetcher what it may fetch."""
+        leading = self.leading
+        if leading is None:
+            self.on_copies_safe()
+        elif leading.is_alone:
+            leading.safe_end = safe_end
+            self._commit_up_to(safe_end)
+        else:
+            leading.on_safe(safe_end, isr_min=self.isr_min)
+            self._commit_up_to(leading.high_watermark)
+
+    def commit_again(self) -> None:
+        """Commit what could not be committed while the broker's lease had run out."""
+        if self.leading is not None:
+            self._on_safe(self.safe_end)
+
+    def _commit_up_to(self, offset: Offset) -> None:
+        # Who may not lead any more says nothing: another may have been elected, and not have these records.
+        if self._may_lead is None or self._may_lead():
+            self._advance(offset)
 
     def _advance(self, offset: Offset) -> None:
         assert self.log.log_start <= offset <= self.log.log_end or offset <= self.high_watermark, (
@@ -249,6 +412,10 @@ class Partition:
 
     def read(self, start: Offset, bytes_max: int, *, at_least_one: bool) -> Buffer:
         """Committed batches from the one with `start` on; empty at the end. NotCached: see `Segment.read`."""
+        if self.leading is None:
+            self._check_leading()
+        if self.high_watermark < self._epoch_start:
+            self.check_settled()
         if not self.log.log_start <= start <= self.high_watermark:
             if not self.log.log_start <= start <= self.log.log_end:
                 raise Refused(
@@ -260,6 +427,16 @@ class Partition:
             return b""
         return self.log.read(start, bytes_max, self.high_watermark, at_least_one=at_least_one)
 
+    def check_settled(self) -> None:
+        """Refused while a new leader does not know whether all that it has was committed (KIP-207).
+
+        The leader before it may have told its clients of a higher watermark than it knows of.
+        """
+        if self.high_watermark < self._epoch_start:
+            raise Refused(
+                ErrorCode.offset_not_available, f"the high watermark is not known from {self._epoch_start} on"
+            )
+
     def wait(self, callback: Readable) -> None:
         """Tell `callback` whenever bytes have become readable, until `stop_waiting`."""
         if not self._waiting:
@@ -268,6 +445,7 @@ class Partition:
 
     def stop_waiting(self, callback: Readable) -> None:
         self._waiting.pop(callback, None)
+        self._followers_waiting.pop(callback, None)
 
     def _tell_waiting(self) -> None:
         self._wake_up = None
@@ -276,9 +454,116 @@ class Partition:
             callback(count)
 
     def wake_waiting(self) -> None:
-        """Make every waiter look again at once: the partition is leaving or has failed."""
-        for callback in list(self._waiting):
+        """Make every waiter look again at once: the partition is leaving, has failed, or is led by another broker."""
+        for callback in [*self._waiting, *self._followers_waiting]:
             callback(2**31)
+
+    # Followers of ours
+
+    def on_follower_fetch(
+        self, node_id: NodeId, broker_epoch: int, offset: Offset, last_epoch: LeaderEpoch
+    ) -> tuple[LeaderEpoch, Offset] | None:
+        """A follower has everything below `offset`, the last record of `last_epoch`.
+
+        Gives the epoch and its end here after which the follower's log is another than ours; None when it is the same.
+        Refused when it does not follow us, or has too little to go on with.
+        """
+        self._check_leading()
+        leading = self.leading
+        assert leading is not None
+        if not leading.is_follower(node_id):
+            raise Refused(ErrorCode.unknown_topic_or_partition, f"broker {node_id} has no replica")
+        if last_epoch != NO_EPOCH:
+            diverging = self._epochs.divergence(last_epoch, offset, self.log.log_end)
+            if diverging is not None:
+                return diverging
+        if not self.log.log_start <= offset <= self.log.log_end:
+            raise Refused(
+                ErrorCode.offset_out_of_range, f"offset {offset} is not in [{self.log.log_start}, {self.log.log_end}]"
+            )
+        leading.on_fetch(node_id, broker_epoch, offset, self._clock.monotonic(), isr_min=self.isr_min)
+        if node_id not in leading.isr:
+            self._look_at_isr(self)
+        if leading.high_watermark > self.high_watermark:
+            self._commit_up_to(leading.high_watermark)
+        return None
+
+    def read_all(self, start: Offset, bytes_max: int, *, at_least_one: bool) -> Buffer:
+        """Batches from `start` on, committed or not, for a follower. NotCached: see `Segment.read`."""
+        return self.log.read(start, bytes_max, self.log.log_end, at_least_one=at_least_one)
+
+    def wait_for_appends(self, callback: Readable) -> None:
+        """Tell `callback` whenever something has been appended, until `stop_waiting`."""
+        self._followers_waiting[callback] = None
+
+    def _tell_followers(self) -> None:
+        self._followers_wake_up = None
+        for callback in list(self._followers_waiting):
+            callback(1)
+
+    # Following
+
+    @property
+    def copied_end(self) -> tuple[Offset, LeaderEpoch]:
+        """From where to copy on, and the epoch of the record before that. All below it is safe with us."""
+        return self.safe_end, self._epochs.latest
+
+    def copy(self, records: memoryview) -> None:
+        """Append a leader's batches as they are; CorruptBatch or Refused when they or the disk are not fit for it."""
+        position, now_ms = 0, self._clock.now_ms()
+        while position < len(records):
+            header = read_header(records, position)
+            end = position + header.size
+            problem = header_problem(header, self.log.log_end)
+            if problem is not None or end > len(records) or not has_valid_crc(records, position, header):
+                raise CorruptBatch(f"batch at offset {header.base_offset}: {problem or 'cut short or changed'}")
+            epoch = LeaderEpoch(header.partition_leader_epoch)
+            if epoch != self._epochs.latest:
+                self._begin_epoch(epoch, Offset(header.base_offset))
+            self.log.append(records[position:end], header.last_offset, header.max_timestamp)
+            if header.producer_id != NO_PRODUCER_ID:
+                self.producers.apply(header, header.base_offset, now_ms)
+            self._producer_files.on_appended(self.producers, header.size)
+            position = end
+        if position and self._is_durable:
+            self._commit.request(self.log)
+
+    def on_leader_offsets(self, high_watermark: Offset, log_start: Offset) -> None:
+        """What the leader told of its log: what is committed, and what it no longer has."""
+        self._advance(min(high_watermark, self.log.log_end))
+        if log_start > self.log.log_start:
+            self.log.advance_start(min(log_start, self.high_watermark))
+
+    async def truncate(self, diverging: tuple[LeaderEpoch, Offset]) -> None:
+        """Cut off what the leader does not have, as far as its answer tells; then it is to be asked again."""
+        offset = self._epochs.truncation(diverging, self.log.log_end)
+        await self._shorten(lambda: self._logs.truncate(self.log, offset))
+
+    async def start_over(self, log_start: Offset) -> None:
+        """Drop everything and begin at `log_start`, where the leader's log begins: ours ends before that."""
+        await self._shorten(lambda: self._logs.start_over(self.log, log_start))
+
+    async def _shorten(self, shorten: Callable[[], Awaitable[None]]) -> None:
+        assert self.leading is None, f"{self.topic_partition} is led here and cut"
+        self.is_truncating = True
+        try:
+            await shorten()
+            if self.high_watermark > self.log.log_end:
+                log.warning(
+                    "committed records were cut off: the leader was elected without them",
+                    partition=self.topic_partition,
+                    first=self.log.log_end,
+                    end=self.high_watermark,
+                )
+            self.high_watermark = max(self.log.log_start, min(self.high_watermark, self.log.log_end))
+            if self._epochs.truncate_end(self.log.log_end):
+                self._put_epochs()
+            self.producers = self._producer_files.load(self._clock.now_ms())
+        finally:
+            self.is_truncating = False
+            wanted, self._wanted = self._wanted, None
+            if wanted is not None:
+                self.take_role(wanted)
 
     # Offsets
 
@@ -297,6 +582,7 @@ class Partition:
 
     def delete_records(self, before: Offset) -> Offset:
         """Make everything below `before` unreadable (-1: below the high watermark); gives the new start."""
+        self._check_leading()
         target = self.high_watermark if before == -1 else before
         if not 0 <= target <= self.high_watermark:
             raise Refused(ErrorCode.offset_out_of_range, f"the high watermark is {self.high_watermark}")

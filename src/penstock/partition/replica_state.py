@@ -67,6 +67,18 @@ class ReplicaState:
         self._followers = {node: Follower(caught_up_at_s=now_s) for node in replicas if node != node_id}
 
     @property
+    def is_alone(self) -> bool:
+        """Whether there is no other replica: what the leader has is then committed."""
+        return not self._followers
+
+    @property
+    def replica_count(self) -> int:
+        return 1 + len(self._followers)
+
+    def is_follower(self, node_id: NodeId) -> bool:
+        return node_id in self._followers
+
+    @property
     def maximal_isr(self) -> frozenset[NodeId]:
         """Everyone who is in sync or may be."""
         return self.isr if self.pending is None else self.isr | self.pending

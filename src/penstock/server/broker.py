@@ -21,7 +21,6 @@ from penstock.cluster.producer_ids import ProducerIds
 from penstock.cluster.registration import Registration
 from penstock.cluster.store.base import MetadataStore
 from penstock.coordinator.group_coordinator import GroupCoordinator
-from penstock.partition.manager import PartitionManager
 from penstock.server import handlers
 from penstock.server.client_quotas import ClientQuotas
 from penstock.server.context import Context
@@ -33,6 +32,7 @@ from penstock.server.listener import ConnectionListener
 from penstock.server.network import Network, SocketNetwork
 from penstock.server.peers import Peers
 from penstock.server.record_work import RecordWork
+from penstock.server.replicas import Replicas
 from penstock.server.topic_creator import TopicCreator
 from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import FileSystem, PosixFileSystem
@@ -68,11 +68,29 @@ class Broker:
             check_cluster=partial(claim_data_dir, fs, config),
         )
         self.logs = LogManager(config=config, fs=fs, clock=clock, files_max=files_max)
-        self.partitions = PartitionManager(config=config, fs=fs, clock=clock, logs=self.logs)
         self._timers = TimerWheel()
-        self._registration = Registration(store=store, metadata=self.metadata, node_id=config.node_id, random=random)
+        self._registration = Registration(
+            store=store,
+            metadata=self.metadata,
+            node_id=config.node_id,
+            random=random,
+            on_lost=self._on_lease_lost,
+            on_registered=self._on_registered,
+        )
         self._controller = Controller(store=store, metadata=self.metadata, config=config, new_uuid=new_uuid)
         self.peers = Peers(config=config, network=network, metadata=self.metadata)
+        self._replicas = Replicas(
+            config=config,
+            fs=fs,
+            clock=clock,
+            logs=self.logs,
+            metadata=self.metadata,
+            registration=self._registration,
+            controller=self._controller,
+            peers=self.peers,
+            is_leased=store.lease_timeout_s > 0,
+        )
+        self.partitions = self._replicas.partitions
         topic_creator = TopicCreator(
             config=config, metadata=self.metadata, controller=self._controller, peers=self.peers
         )
@@ -119,7 +137,8 @@ class Broker:
         self._controller.start()
         self._groups.start()
         self.logs.start_loops()
-        self._expiry = asyncio.get_running_loop().create_task(self._expire_producers(), name="producer expiry")
+        self._replicas.start()
+        self._expiry = asyncio.create_task(self._expire_producers(), name="producer expiry")
         # Registered before the port opens, so that the first client finds a broker in the metadata.
         host = self.config.advertised_host or self.config.host
         port = self.config.advertised_port or self.config.port
@@ -137,16 +156,26 @@ class Broker:
             partitions=sum(1 for _ in self.partitions),
         )
 
+    def _on_lease_lost(self) -> None:
+        self.partitions.end_roles()
+        self._groups.on_roles_changed()
+
+    def _on_registered(self) -> None:
+        self.partitions.begin_roles()
+        self._groups.on_roles_changed()
+
     async def _expire_producers(self) -> None:
         while True:
             await asyncio.sleep(self.config.producer_id_expiration_check_interval_ms / 1000)
             self.partitions.expire_producers()
 
     async def stop(self) -> None:
+        await self._replicas.hand_over()
         self.listener.stop_accepting()
         await self._groups.stop()  # Answers who waits in a rebalance, so that the dispatcher has nothing to wait for.
         await self._dispatcher.stop()
         await self.listener.stop()
+        await self._replicas.stop()
         await self.peers.close()
         self._timers.close()
         self._expiry.cancel()

@@ -372,6 +372,16 @@ class Log:
         self.note_new_entry(self.directory)
         return [path for segment in leaving for path in segment.rename_files(DELETED_SUFFIX)]
 
+    def start_over(self, offset: Offset) -> list[str]:
+        """Drop every segment and begin anew at `offset`; gives the renamed files. Only through `LogManager`."""
+        leaving = self.segments
+        segment = self.new_segment(offset)
+        segment.start_empty()
+        self.set_segments([segment])
+        self.log_start = self.log_end = self.synced_end = offset
+        self.note_new_entry(self.directory)
+        return [path for segment in leaving for path in segment.rename_files(DELETED_SUFFIX)]
+
     def delete_oldest(self, count: int) -> list[str]:
         """Take the `count` oldest segments out of the log; gives the renamed files, to be removed later."""
         if count == len(self.segments):

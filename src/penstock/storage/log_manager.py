@@ -3,6 +3,7 @@
 meta.properties                    which node and cluster the data belongs to
 recovery-point-offset-checkpoint   per partition, below what everything has been synced
 log-start-offset-checkpoint        per partition, where the log begins
+replication-offset-checkpoint      per partition with other replicas, a high watermark that it had
 cleaner-offset-checkpoint          per compacted partition, below what no key is there twice (cleaner.py)
 .kafka_cleanshutdown               there after a clean stop: nothing needs a recovery scan
 .penstock_sync_failed              there after a failed sync: what the page cache holds may be on no disk
@@ -62,6 +63,8 @@ class LogManager:
         self.damaged: dict[TopicPartition, list[str]] = {}  # What recovery found unsound of records that were promised.
         self.offline: str | None = None  # Why the directory takes no more writes.
         self.high_watermark_of: Callable[[TopicPartition], Offset] = lambda tp: self.logs[tp].synced_end
+        # Of partitions with other replicas, to be found again after a restart.
+        self.replicated_high_watermarks: Callable[[], dict[TopicPartition, Offset]] = dict
         self.commit = GroupCommit(fs=fs, on_failure=self._on_sync_failed)
         self._fs = fs
         self._clock = clock
@@ -295,7 +298,12 @@ class LogManager:
                 if partition_log.failure is None:
                     checkpoints.recovery_points[topic_partition] = partition_log.synced_end
             checkpoints.log_starts[topic_partition] = partition_log.log_start
+        checkpoints.high_watermarks.update(self.replicated_high_watermarks())
         await checkpoints.store()
+
+    def noted_high_watermark(self, topic_partition: TopicPartition) -> Offset:
+        """A high watermark that the partition had before this start, if it has other replicas; else 0."""
+        return self._checkpoints.high_watermarks.get(topic_partition, Offset(0))
 
     async def truncate(self, partition_log: Log, offset: Offset) -> None:
         """Cut a follower's log back to `offset`, for good, before it is written to again.
@@ -304,11 +312,22 @@ class LogManager:
         that were promised up to there, or believe what has come in their place since. At last the cut is synced: were
         the old end to come back, it would stand behind a history that no longer knows of it.
         """
+        if offset < partition_log.log_end:
+            await self._shorten(partition_log, offset, partition_log.truncate)
+            log.info("log truncated", partition=partition_log.topic_partition, log_end=offset)
+
+    async def start_over(self, partition_log: Log, log_start: Offset) -> None:
+        """Drop all of a follower's log and begin at `log_start`, beyond its end."""
+        assert log_start > partition_log.log_end, f"{log_start=} {partition_log.log_end=}"
+        await self._shorten(partition_log, Offset(0), lambda _: partition_log.start_over(log_start))
+        log.warning("log begins anew: its leader has nothing older", partition=partition_log.topic_partition,
+                    log_start=log_start)  # fmt: skip
+
+    async def _shorten(self, partition_log: Log, offset: Offset, shorten: Callable[[Offset], list[str]]) -> None:
+        """Do what takes away everything from `offset` on, between moving the recovery point and a sync."""
         # Cleaning reads segments that may be about to go. It is seldom under way, so nobody keeps an event for it.
         while partition_log.is_cleaning:  # noqa: ASYNC110
             await asyncio.sleep(CLEANING_POLL_S)
-        if offset >= partition_log.log_end:
-            return
         if partition_log.synced_end < partition_log.log_end:
             self.commit.request(partition_log)
         await self.commit.finish(partition_log)
@@ -320,11 +339,10 @@ class LogManager:
             partition_log.synced_end = min(partition_log.synced_end, offset)
             points[partition_log.topic_partition] = min(points.get(partition_log.topic_partition, offset), offset)
             await self._checkpoints.store()
-            paths = partition_log.truncate(offset)
+            paths = shorten(offset)
             self.cleaner.on_truncated(partition_log.topic_partition, offset)
         finally:
             partition_log.flush_in_flight = False
-        log.info("log truncated", partition=partition_log.topic_partition, log_end=offset)
         self.commit.request(partition_log)
         await self.commit.finish(partition_log)
         self.remove_later(paths, partition_log.config.file_delete_delay_ms)

@@ -1,11 +1,15 @@
-"""Recovery point and log start of every partition: in memory, and in Kafka's two files in the data directory."""
+"""Recovery point, log start and high watermark of every partition: in memory, and in Kafka's files on disk.
+
+A high watermark is one that the partition had once: a leader who starts with a lower one finds out, and nobody may
+start with a higher one. So a file of them that is damaged or behind costs a moment and nothing else.
+"""
 
 import itertools
 import threading
 
 from penstock.base.types import Offset, TopicPartition
 from penstock.storage.checkpoint import encode_offsets, read_offsets, write_atomically
-from penstock.storage.format import LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from penstock.storage.format import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from penstock.storage.fs import FileSystem
 
 Contents = dict[str, bytes]  # By file name.
@@ -15,6 +19,7 @@ class OffsetCheckpoints:
     def __init__(self, *, fs: FileSystem, data_dir: str) -> None:
         self.recovery_points: dict[TopicPartition, Offset] = {}
         self.log_starts: dict[TopicPartition, Offset] = {}
+        self.high_watermarks: dict[TopicPartition, Offset] = {}  # Only where there are other replicas.
         self._fs = fs
         self._data_dir = data_dir
         self._is_readable = True  # False: the recovery points were damaged, and say nothing of any partition.
@@ -30,6 +35,7 @@ class OffsetCheckpoints:
         self._is_readable = recovery_points is not None
         self.recovery_points = recovery_points or {}
         self.log_starts = read_offsets(self._fs, f"{self._data_dir}/{LOG_START_CHECKPOINT}") or {}
+        self.high_watermarks = read_offsets(self._fs, f"{self._data_dir}/{HIGH_WATERMARK_CHECKPOINT}") or {}
 
     def recovery_point(self, topic_partition: TopicPartition) -> Offset | None:
         """The partition's; 0 when nothing of it was ever synced, None when that cannot be known."""
@@ -47,7 +53,7 @@ class OffsetCheckpoints:
 
     def remove(self, topic_partition: TopicPartition) -> None:
         """The partition was deleted."""
-        for offsets in (self.recovery_points, self.log_starts):
+        for offsets in (self.recovery_points, self.log_starts, self.high_watermarks):
             if offsets.pop(topic_partition, None) is not None:
                 self._left.add(topic_partition)
 
@@ -60,10 +66,13 @@ class OffsetCheckpoints:
 
     def _contents(self) -> Contents:
         log_starts = {tp: start for tp, start in self.log_starts.items() if start}
-        return {
+        contents = {
             RECOVERY_POINT_CHECKPOINT: encode_offsets(self.recovery_points),
             LOG_START_CHECKPOINT: encode_offsets(log_starts),
         }
+        if self.high_watermarks or HIGH_WATERMARK_CHECKPOINT in self._written:
+            contents[HIGH_WATERMARK_CHECKPOINT] = encode_offsets(self.high_watermarks)
+        return contents
 
     def _write(self, contents: Contents, number: int) -> None:
         with self._lock:

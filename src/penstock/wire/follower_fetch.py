@@ -1,12 +1,13 @@
 """Fetch as a follower sends it and reads its reply: one version, by hand, records without a copy.
 
 max_wait i32, min_bytes i32, max_bytes i32, isolation i8, session i32, epoch i32,
-[ topic id, [ partition i32, leader_epoch i32, fetch_offset i64, last_fetched_epoch i32, log_start i64, max_bytes i32 ] ],
+[ topic id, [ partition i32, leader_epoch i32, fetch_offset i64, last_fetched_epoch i32, log_start i64,
+              bytes_max i32 ] ],
 forgotten [ topic id, [ i32 ] ], rack, tag 1: replica i32, broker epoch i64
 
 throttle i32, error i16, session i32,
-[ topic id, [ index i32, error i16, high_watermark i64, last_stable i64, log_start i64, [aborted], preferred_replica i32,
-              records, tag 0: epoch i32, end i64 ] ]
+[ topic id, [ index i32, error i16, high_watermark i64, last_stable i64, log_start i64, [aborted],
+              preferred_replica i32, records, tag 0: epoch i32, end i64 ] ]
 """
 
 import struct

@@ -173,7 +173,10 @@ def test_watch_sees_a_commit_whose_caller_was_cancelled(run: Callable[[Scenario]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await store.commit([], [Put("/b", b"1")])
-        assert [[change.key for change in commit.changes] for commit in await take(watch, 2)] == [["/a"], ["/b"]]
+        keys: list[str] = []
+        while "/b" not in keys:  # One commit or two: what follows closely may be seen as one.
+            keys += [change.key for change in (await take(watch, 1))[0].changes]
+        assert keys == ["/a", "/b"]
 
     run(scenario)
 

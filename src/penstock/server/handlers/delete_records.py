@@ -27,7 +27,7 @@ async def delete_records(context: Context, header: RequestHeader, request: Struc
 
 def _delete(context: Context, topic: str, item: Struct) -> Struct:
     try:
-        low_watermark = context.partitions.get(topic, item.partition_index).delete_records(Offset(item.offset))
+        low_watermark = context.partitions.leader(topic, item.partition_index).delete_records(Offset(item.offset))
         code = ErrorCode.none
     except Refused as refused:
         low_watermark, code = NO_OFFSET, refused.code

@@ -32,7 +32,7 @@ def _partition(context: Context, described: set[tuple[str, int]], topic: str, in
         if (topic, index) in described:
             raise Refused(ErrorCode.invalid_request, "the partition is asked for twice")
         described.add((topic, index))
-        producers = context.partitions.get(topic, index).producers.producers
+        producers = context.partitions.leader(topic, index).producers.producers
     except Refused as refused:
         return Struct(
             partition_index=index, error_code=refused.code, error_message=refused.message, active_producers=[]

@@ -2,8 +2,11 @@
 
 v7 adds sessions (KIP-227), v9 leader epochs (KIP-320), v10 zstd, v12 is flexible, v13 names topics by id. A fetch
 inside a batch gets the whole batch: clients skip what they did not ask for. The first batch of a reply is sent even if
-it is larger than every limit, or its reader would never get past it (KIP-74). Fetches as a replica are refused: who
-could pose as a follower could move the high watermark (CVE-2018-1288).
+it is larger than every limit, or its reader would never get past it (KIP-74).
+
+A follower gets what is not committed as well, and says by its offset what it has, which moves the high watermark. Only
+brokers may do that: a client that posed as a follower could have others believe that records are safe (CVE-2018-1288).
+A follower whose log is not a part of ours is told where it left it, and gets nothing.
 """
 
 import asyncio
@@ -11,9 +14,10 @@ from uuid import UUID
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.timers import Timer
-from penstock.base.types import NO_OFFSET, Offset
+from penstock.base.types import NO_OFFSET, LeaderEpoch, Offset
 from penstock.partition.partition import Partition
 from penstock.server.api import ApiKey, RequestHeader, raw_handler
+from penstock.server.authentication import BrokerIdentity
 from penstock.server.connection import Reply
 from penstock.server.context import Context
 from penstock.server.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession
@@ -85,6 +89,14 @@ def _in_turn(wanted: list[WantedPartition], last: tuple[str | UUID, int] | None)
     return wanted[first:] + wanted[:first]
 
 
+def _follower(context: Context, header: RequestHeader, request: FetchRequest) -> BrokerIdentity | None:
+    """The broker that fetches as a replica, if this is one and it has proved to be who it says."""
+    broker = header.broker
+    if broker is None or broker != (request.replica_id, request.broker_epoch):
+        return None
+    return broker if broker.is_current(context.metadata.image) else None
+
+
 class _Fetch:
     """One fetch on its way: tries, waits for records or the disk, tries again, answers."""
 
@@ -92,10 +104,11 @@ class _Fetch:
         "_bytes_max",
         "_context",
         "_disk_reads",
+        "_follower",
         "_header",
         "_is_incremental",
         "_is_loading",
-        "_is_replica",
+        "_is_refused",
         "_min_bytes",
         "_missing_bytes",
         "_partitions",
@@ -122,11 +135,12 @@ class _Fetch:
         self._is_incremental = session is not None and request.session_epoch != INITIAL_EPOCH
         self._wanted = wanted
         self._reply = reply
-        self._is_replica = request.replica_id >= 0
+        self._follower = _follower(context, header, request)
+        self._is_refused = request.replica_id >= 0 and self._follower is None
         self._read_committed = request.isolation_level == READ_COMMITTED
         self._bytes_max = max(0, min(request.max_bytes, context.config.fetch_max_bytes, REPLY_BYTES_MAX))
         quotas = context.quotas.active
-        if quotas is not None:
+        if quotas is not None and self._follower is None:
             self._bytes_max = min(self._bytes_max, quotas.fetch_bytes_max(header.client_id))
         self._min_bytes = min(request.min_bytes, self._bytes_max, reply.room_bytes)
         self._wait_ms = min(request.max_wait_ms, WAIT_MS_MAX)
@@ -152,7 +166,10 @@ class _Fetch:
             self._timer = self._context.timers.call_later(self._wait_ms / 1000, self._on_deadline)
         self._reply.on_lost = self._on_lost
         for partition in self._partitions:
-            partition.wait(self._on_readable)
+            if self._follower is None:
+                partition.wait(self._on_readable)
+            else:
+                partition.wait_for_appends(self._on_readable)
 
     def _on_readable(self, count: int) -> None:
         self._missing_bytes -= count
@@ -178,7 +195,7 @@ class _Fetch:
     def _run_later(self) -> None:
         """Run outside of the turn in which the request came, whose time nobody else counts."""
         quotas = self._context.quotas.active
-        if quotas is None:
+        if quotas is None or self._follower is not None:
             self._reply.attempt(self.run)
             return
         began_s = quotas.now()
@@ -214,31 +231,33 @@ class _Fetch:
             result = self._read(item, bytes_left, at_least_one=not has_records)
             bytes_left = max(0, bytes_left - len(result.records))
             has_records = has_records or bool(result.records)
-            has_error = has_error or result.error != 0
+            has_error = has_error or result.error != 0 or result.diverging is not None
             results.append(result)
             if result.records:
                 self._header.habits.fetched_last = (item.topic, item.partition)
         return results, has_error
 
     def _read(self, item: WantedPartition, bytes_left: int, *, at_least_one: bool) -> FetchedPartition:
+        log_start, diverging = NO_OFFSET, None
         try:
-            if self._is_replica:
-                raise Refused(ErrorCode.topic_authorization_failed, "this broker has no followers")
+            if self._is_refused:
+                raise Refused(ErrorCode.topic_authorization_failed, "only brokers may fetch as replicas")
             topic = item.topic
             name = self._context.partitions.topic_name(topic) if isinstance(topic, UUID) else topic
-            partition = self._context.partitions.get(name, item.partition)
+            partition = self._context.partitions.leader(name, item.partition)
             partition.check_epoch(item.current_leader_epoch)
             bytes_max = max(0, min(item.bytes_max, bytes_left))
-            records = partition.read(Offset(item.fetch_offset), bytes_max, at_least_one=at_least_one)
+            offset = Offset(item.fetch_offset)
+            if self._follower is None:
+                records = partition.read(offset, bytes_max, at_least_one=at_least_one)
+            else:
+                log_start = partition.log_start  # Also with an error: a follower that is too far behind begins there.
+                diverging = partition.on_follower_fetch(*self._follower, offset, LeaderEpoch(item.last_fetched_epoch))
+                records = partition.read_all(offset, bytes_max, at_least_one=at_least_one) if diverging is None else b""
         except Refused as refused:
-            return FetchedPartition(
-                item.partition, refused.code, NO_OFFSET, NO_OFFSET, NO_OFFSET, b"", self._read_committed
-            )
+            return self._nothing(item, refused.code, log_start)
         except OSError:
-            return FetchedPartition(
-                item.partition, ErrorCode.kafka_storage_error, NO_OFFSET, NO_OFFSET, NO_OFFSET, b"",
-                self._read_committed,
-            )  # fmt: skip
+            return self._nothing(item, ErrorCode.kafka_storage_error)
         self._partitions.append(partition)
         return FetchedPartition(
             item.partition,
@@ -248,7 +267,11 @@ class _Fetch:
             partition.log_start,
             records,
             self._read_committed,
+            diverging,
         )
+
+    def _nothing(self, item: WantedPartition, code: ErrorCode, log_start: Offset = NO_OFFSET) -> FetchedPartition:
+        return FetchedPartition(item.partition, code, NO_OFFSET, NO_OFFSET, log_start, b"", self._read_committed)
 
     def _answer(self, results: list[FetchedPartition]) -> None:
         if self._timer is not None:
@@ -258,7 +281,7 @@ class _Fetch:
         session = self._session
         throttle_ms = self._header.throttle_ms
         quotas = self._context.quotas.active
-        if quotas is not None:
+        if quotas is not None and self._follower is None:
             fetch_throttle_ms, is_withheld = quotas.on_fetch(
                 self._header.client_id, sum(len(result.records) for result in results)
             )
@@ -272,7 +295,9 @@ class _Fetch:
             if session is not None:
                 key = (item.topic, item.partition)
                 offsets = (result.high_watermark, result.last_stable_offset, result.log_start)
-                if self._is_incremental and not (result.records or result.error or session.is_news(key, offsets)):
+                if self._is_incremental and not (
+                    result.records or result.error or result.diverging or session.is_news(key, offsets)
+                ):
                     continue
                 session.on_sent(key, offsets, bool(result.records))
             if not topics or topics[-1][0] != item.topic:

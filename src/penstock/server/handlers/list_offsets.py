@@ -59,7 +59,7 @@ async def _list_partition(context: Context, topic: str, item: Struct, is_repeate
     try:
         if is_repeated:
             raise Refused(ErrorCode.invalid_request, "the partition is asked for twice")
-        partition = context.partitions.get(topic, item.partition_index)
+        partition = context.partitions.leader(topic, item.partition_index)
         partition.check_epoch(item.current_leader_epoch)
         found = await _look_up(context, partition, item.timestamp)
         code = ErrorCode.none
@@ -80,6 +80,7 @@ async def _list_partition(context: Context, topic: str, item: Struct, is_repeate
 
 async def _look_up(context: Context, partition: Partition, timestamp: int) -> TimestampOffset:
     if timestamp == LATEST:
+        partition.check_settled()
         # Without transactions the last stable offset of read_committed is the high watermark.
         return TimestampOffset(NO_TIMESTAMP, partition.high_watermark, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -91,6 +92,7 @@ async def _look_up(context: Context, partition: Partition, timestamp: int) -> Ti
         return (
             NOTHING if largest == NO_TIMESTAMP else await _by_time(context, partition, largest, partition.log.log_end)
         )
+    partition.check_settled()
     if timestamp < 0:
         raise Refused(ErrorCode.unsupported_version, f"timestamp {timestamp} has no meaning")
     return await _by_time(context, partition, timestamp, partition.high_watermark)

@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch: where an epoch ended, so that a client can tell whether the log was cut since (KIP-320).
 
-v2 adds the check of the current epoch, v3 the replica id (ignored: there are no followers), v4 is flexible.
+v2 adds the check of the current epoch, v3 the replica id (ignored: our followers learn it from Fetch), v4 is flexible.
 """
 
 from penstock.base.errors import ErrorCode, Refused
@@ -22,7 +22,7 @@ def offset_for_leader_epoch(context: Context, header: RequestHeader, request: St
 
 def _end_offset(context: Context, topic: str, item: Struct) -> Struct:
     try:
-        partition = context.partitions.get(topic, item.partition)
+        partition = context.partitions.leader(topic, item.partition)
         partition.check_epoch(item.current_leader_epoch)
         epoch, end = partition.end_offset_for(LeaderEpoch(item.leader_epoch))
         code = ErrorCode.none

@@ -90,7 +90,7 @@ def _partition(context: Context, item: ProducedPartition) -> Partition:
     name = context.partitions.topic_name(topic) if isinstance(topic, UUID) else topic
     if name in INTERNAL_TOPICS:
         raise Refused(ErrorCode.invalid_topic_exception, f"{name} is written by the broker alone")
-    return context.partitions.get(name, item.partition)
+    return context.partitions.leader(name, item.partition)
 
 
 async def _check_first(
@@ -159,6 +159,8 @@ def _append(
     if request.transactional_id is not None:
         raise Refused(ErrorCode.transactional_id_authorization_failed, "transactions are not served yet")
     partition = _partition(context, item)
+    if request.acks == ACKS_ALL:
+        partition.check_in_sync()
     if item.records is None:
         raise Refused(ErrorCode.invalid_record, "one batch is needed")
     if isinstance(verdict, Refused):
