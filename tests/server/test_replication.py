@@ -6,8 +6,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from in_process_broker import Client, RunningBroker, running_broker, until
+from in_process_broker import Client, RunningBroker, fetch_fields, running_broker, until
 
+from penstock.base.config import RACK_AWARE_SELECTOR
 from penstock.base.errors import ErrorCode
 from penstock.base.types import NodeId, Offset
 from penstock.cluster.image import PartitionState
@@ -18,7 +19,8 @@ from penstock.wire.codec import Struct
 
 
 class Cluster:
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, *, racks: bool = False, **settings: Any) -> None:
+        self._racks = racks
         self.store = MemoryStore()
         self.brokers: dict[int, RunningBroker] = {}
         self._directory = directory
@@ -28,8 +30,9 @@ class Cluster:
     async def start(self, *node_ids: int) -> None:
         for node_id in node_ids:
             stack = self._stacks[node_id] = AsyncExitStack()
+            settings = {"rack": f"rack-{node_id}" if self._racks else None, **self._settings}
             self.brokers[node_id] = await stack.enter_async_context(
-                running_broker(self._directory / str(node_id), self.store, node_id=NodeId(node_id), **self._settings)
+                running_broker(self._directory / str(node_id), self.store, node_id=NodeId(node_id), **settings)
             )
 
     async def stop(self, *node_ids: int) -> None:
@@ -224,6 +227,36 @@ def test_reliability_rule_23_clients_cannot_pose_as_followers(tmp_path: Path) ->
         client.close()
 
     run(tmp_path, scenario)
+
+
+def test_a_consumer_reads_in_its_own_rack(tmp_path: Path) -> None:
+    """KIP-392."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.create_topic("t", [[1, 2, 3]])
+        client = await cluster.leader()
+        assert (await client.produce("t", b"value")).error_code == 0
+        answer = await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 0)), rack_id="rack-2")
+        told = answer.responses[0].partitions[0]
+        assert (told.error_code, told.preferred_read_replica, bytes(told.records)) == (0, 2, b"")
+        # In no rack of ours, or in the leader's: the leader answers.
+        for rack_id in ("rack-1", "elsewhere", ""):
+            answer = await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 0)), rack_id=rack_id)
+            told = answer.responses[0].partitions[0]
+            assert (told.preferred_read_replica, len(told.records) > 0) == (-1, True)
+        other = await cluster.brokers[2].connect()
+        number = other.send(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 1), wait_ms=60_000), rack_id="rack-2")
+        assert number == 1
+        assert (await client.produce("t", b"next")).error_code == 0
+        answer = await other.receive_reply(ApiKey.FETCH, 12)
+        assert len(answer.responses[0].partitions[0].records) > 0
+        # Clients that know nothing of this are sent to the leader.
+        answer = await other.ask(ApiKey.FETCH, 10, **fetch_fields(("t", 0, 0)))
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.not_leader_or_follower
+        client.close()
+        other.close()
+
+    run(tmp_path, scenario, racks=True, replica_selector_class=RACK_AWARE_SELECTOR)
 
 
 def test_groups_move_with_their_partition(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ log = get_logger(__name__)
 DEFAULT_NODE_ID = NodeId(1)
 DEFAULT_LISTENER = "PLAINTEXT://localhost:9092"
 DEFAULT_DATA_DIR = "penstock-data"
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +66,7 @@ class BrokerConfig:
 
     replica_lag_time_max_ms: int = 30_000  # Kafka's: a follower that is behind for longer is not waited for.
     replica_fetch_wait_max_ms: int = 500  # Kafka's. A follower's empty fetch comes back after it, with the watermark.
+    replica_selector_class: str = LEADER_SELECTOR  # As Kafka: consumers read from leaders.
     controlled_shutdown_enable: bool = True  # A stop hands over the leaders first.
     auto_leader_rebalance_enable: bool = True  # Leaders go back to their preferred brokers by and by.
     leader_imbalance_check_interval_seconds: int = 300
@@ -387,6 +390,11 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
             "replica.lag.time.max.ms",
             long(1),
             "How long a follower may lag behind its leader before it counts as out of sync.",
+        ),
+        _key(
+            "replica.selector.class",
+            one_of(LEADER_SELECTOR, RACK_AWARE_SELECTOR),
+            "Which replica a consumer is sent to: the leader, or one in its own rack.",
         ),
         _key("socket.request.max.bytes", integer(1024), "The largest request that the broker receives."),
         _key(

@@ -8,7 +8,6 @@ _KRAFT = "there is no KRaft quorum"
 _THREADS = "one event loop serves all connections"
 _NOT_YET = "not served yet"
 _SOCKET = "the operating system tunes its socket buffers"
-_REPLICATION = "there is no replication between brokers yet"
 
 _IGNORED = {
     "background.threads": _THREADS,
@@ -17,7 +16,7 @@ _IGNORED = {
     "initial.broker.registration.timeout.ms": _KRAFT,
     "inter.broker.listener.name": "there is one listener",
     "inter.broker.protocol.version": "Kafka 4 has no such setting either",
-    "leader.imbalance.per.broker.percentage": _REPLICATION,
+    "leader.imbalance.per.broker.percentage": "every partition goes back to its preferred leader",
     "listener.security.protocol.map": "there is one listener",
     "log.cleaner.dedupe.buffer.size": "compaction takes what its map of keys needs",
     "log.cleaner.io.buffer.load.factor": "compaction takes what its map of keys needs",
@@ -31,10 +30,10 @@ _IGNORED = {
     "num.network.threads": _THREADS,
     "num.recovery.threads.per.data.dir": _THREADS,
     "num.replica.alter.log.dirs.threads": _THREADS,
-    "num.replica.fetchers": _REPLICATION,
+    "num.replica.fetchers": _THREADS,
     "process.roles": _KRAFT,
     "queued.max.requests": "queued.max.request.bytes bounds what is queued",
-    "request.timeout.ms": _REPLICATION,
+    "request.timeout.ms": "brokers wait for each other as long as the request needs",
     "reserved.broker.max.id": "ids are given by node.id alone",
     "broker.id.generation.enable": "ids are given by node.id alone",
     "socket.listen.backlog.size": _SOCKET,
@@ -56,7 +55,7 @@ _IGNORED_PREFIXES = {
     "transaction.": _NOT_YET,
     "transactional.": _NOT_YET,
     "share.coordinator.": _NOT_YET,
-    "replica.": _REPLICATION,
+    "replica.": "followers set their own pace",
     "fetch.purgatory.": "waiting requests are woken by what they wait for",
     "producer.purgatory.": "waiting requests are woken by what they wait for",
     "delete.records.purgatory.": "waiting requests are woken by what they wait for",

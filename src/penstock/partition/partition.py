@@ -80,6 +80,7 @@ class Partition:
         self.log = partition_log
         self.leader_epoch = NO_EPOCH  # As the image last had it, whoever leads.
         self.leading: ReplicaState | None = None  # While this broker leads.
+        self.is_following = False  # Another broker leads, and we copy from it.
         self.high_watermark = Offset(0)
         self.is_truncating = False  # Then its role cannot change.
         self.on_copies_safe: Callable[[], None] = lambda: None  # The fetcher's: what was copied is on disk, or lost.
@@ -135,12 +136,13 @@ class Partition:
         """Lead or follow, as the image says."""
         if self.is_truncating:
             self._wanted = state
-            self._resign()
+            self.resign()
         elif state.leader == self._node_id:
             self._lead(state)
-        else:
-            self._resign()
+        elif not self.is_following or self.leader_epoch != state.leader_epoch:
+            self.resign()
             self.leader_epoch = state.leader_epoch
+            self.is_following = True
             # An epoch in which we have led and stored nothing is not part of our history.
             self._epochs.truncate_end(self.log.log_end)
             if not self.is_safe:
@@ -161,7 +163,7 @@ class Partition:
                 # Written, but nobody promises it before enough replicas are back; the client is to ask again.
                 self.fail_uncommitted(ErrorCode.not_enough_replicas_after_append)
         else:
-            self._resign()
+            self.resign()
             self.leader_epoch = state.leader_epoch
             self._epoch_start = self.log.log_end
             self.leading = ReplicaState(
@@ -179,12 +181,10 @@ class Partition:
         self._on_safe(self.safe_end)
 
     def resign(self) -> None:
-        """Lead no more until the image says so anew: the broker's lease is over, and others may lead by now."""
-        self._resign()
-
-    def _resign(self) -> None:
-        if self.leading is not None:
-            self.leading = None
+        """Neither lead nor follow until the image says so anew."""
+        if self.leading is not None or self.is_following:
+            self.leading, self.is_following = None, False
+            self._epoch_start = Offset(0)
             self._uncommitted_bytes.clear()
             self.fail_uncommitted(ErrorCode.not_leader_or_follower)
             self.wake_waiting()
@@ -412,7 +412,7 @@ class Partition:
 
     def read(self, start: Offset, bytes_max: int, *, at_least_one: bool) -> Buffer:
         """Committed batches from the one with `start` on; empty at the end. NotCached: see `Segment.read`."""
-        if self.leading is None:
+        if self.leading is None and not self.is_following:
             self._check_leading()
         if self.high_watermark < self._epoch_start:
             self.check_settled()
@@ -521,6 +521,7 @@ class Partition:
             if epoch != self._epochs.latest:
                 self._begin_epoch(epoch, Offset(header.base_offset))
             self.log.append(records[position:end], header.last_offset, header.max_timestamp)
+            self._uncommitted_bytes.append((self.log.log_end, header.size))
             if header.producer_id != NO_PRODUCER_ID:
                 self.producers.apply(header, header.base_offset, now_ms)
             self._producer_files.on_appended(self.producers, header.size)
@@ -546,6 +547,7 @@ class Partition:
     async def _shorten(self, shorten: Callable[[], Awaitable[None]]) -> None:
         assert self.leading is None, f"{self.topic_partition} is led here and cut"
         self.is_truncating = True
+        self._uncommitted_bytes.clear()
         try:
             await shorten()
             if self.high_watermark > self.log.log_end:

@@ -75,6 +75,11 @@ class ReplicaState:
     def replica_count(self) -> int:
         return 1 + len(self._followers)
 
+    def has_in_sync(self, node_id: NodeId, offset: Offset) -> bool:
+        """Whether a follower is in sync and has the record at `offset`."""
+        follower = self._followers.get(node_id)
+        return follower is not None and node_id in self.isr and follower.fetch_offset > offset
+
     def is_follower(self, node_id: NodeId) -> bool:
         return node_id in self._followers
 

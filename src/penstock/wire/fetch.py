@@ -18,6 +18,7 @@ TOPIC_ID_VERSION = 13
 SESSION_VERSION = 7
 LOG_START_VERSION = 5
 PREFERRED_REPLICA_VERSION = 11
+NO_REPLICA = -1
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -36,6 +37,7 @@ class FetchedPartition(NamedTuple):
     records: Buffer
     read_committed: bool  # Then the list of aborted transactions is there, if empty; else it is null.
     diverging: tuple[int, int] | None = None  # For a follower: an epoch and where it ends here, its log does not.
+    preferred_replica: int = NO_REPLICA  # For a consumer: whom to ask instead.
 
 
 def pack_fetch_response(
@@ -64,13 +66,13 @@ def pack_fetch_response(
             out += raw
         _write_length(out, len(partitions), flexible)
         for partition in partitions:
-            index, code, high_watermark, last_stable_offset, log_start, records, read_committed, diverging = partition
-            out += _PARTITION.pack(index, code, high_watermark, last_stable_offset)
+            index, code, high_watermark, stable, log_start, records, read_committed, diverging, preferred = partition
+            out += _PARTITION.pack(index, code, high_watermark, stable)
             if version >= LOG_START_VERSION:
                 out += _INT64.pack(log_start)
             _write_length(out, 0 if read_committed else -1, flexible)
             if version >= PREFERRED_REPLICA_VERSION:
-                out += b"\xff\xff\xff\xff"
+                out += _INT32.pack(preferred)
             _write_length(out, len(records), flexible)
             if records:
                 buffers += (out, records)

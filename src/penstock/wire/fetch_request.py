@@ -54,6 +54,7 @@ class FetchRequest(NamedTuple):
     session_epoch: int
     partitions: list[WantedPartition]
     forgotten: list[tuple[str | UUID, int]]
+    rack: str = ""  # The client's; empty: it did not say.
 
 
 def read_fetch_request(frame: memoryview, position: int, version: int) -> FetchRequest:
@@ -81,10 +82,11 @@ def _read(frame: memoryview, position: int, version: int) -> FetchRequest:
     forgotten: list[tuple[str | UUID, int]] = []
     if version >= SESSION_VERSION:
         forgotten, position = _read_forgotten(frame, position, version, allowance)
+    rack: str | None = ""
     if version >= RACK_VERSION:
         rack, position = read_string(frame, position, flexible)
-        if rack is None:
-            raise BadPeer("rack is null")
+    if rack is None:
+        raise BadPeer("rack is null")
     broker_epoch = NO_BROKER_EPOCH
     if flexible:
         values: dict[str, Any] = {}
@@ -101,6 +103,7 @@ def _read(frame: memoryview, position: int, version: int) -> FetchRequest:
         session_epoch,
         partitions,
         forgotten,
+        rack,
     )
 
 

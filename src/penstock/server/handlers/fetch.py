@@ -7,11 +7,14 @@ it is larger than every limit, or its reader would never get past it (KIP-74).
 A follower gets what is not committed as well, and says by its offset what it has, which moves the high watermark. Only
 brokers may do that: a client that posed as a follower could have others believe that records are safe (CVE-2018-1288).
 A follower whose log is not a part of ours is told where it left it, and gets nothing.
+
+From v11 on a consumer may read from a follower (KIP-392). A leader that knows one in the consumer's rack says so.
 """
 
 import asyncio
 from uuid import UUID
 
+from penstock.base.config import RACK_AWARE_SELECTOR
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.timers import Timer
 from penstock.base.types import NO_OFFSET, LeaderEpoch, Offset
@@ -22,7 +25,14 @@ from penstock.server.connection import Reply
 from penstock.server.context import Context
 from penstock.server.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession
 from penstock.storage.segment import NotCached
-from penstock.wire.fetch import SESSION_VERSION, TOPIC_ID_VERSION, FetchedPartition, pack_fetch_response
+from penstock.wire.fetch import (
+    NO_REPLICA,
+    PREFERRED_REPLICA_VERSION,
+    SESSION_VERSION,
+    TOPIC_ID_VERSION,
+    FetchedPartition,
+    pack_fetch_response,
+)
 from penstock.wire.fetch_request import FetchRequest, WantedPartition, read_fetch_request
 
 WAIT_MS_MAX = 60_000  # Longer than any client asks for; bounds how long a gone client is remembered.
@@ -97,6 +107,11 @@ def _follower(context: Context, header: RequestHeader, request: FetchRequest) ->
     return broker if broker.is_current(context.metadata.image) else None
 
 
+def _is_elsewhere(result: FetchedPartition) -> bool:
+    """Whether the answer is not here: with another replica, or in the follower's own past."""
+    return result.diverging is not None or result.preferred_replica != NO_REPLICA
+
+
 class _Fetch:
     """One fetch on its way: tries, waits for records or the disk, tries again, answers."""
 
@@ -112,6 +127,7 @@ class _Fetch:
         "_min_bytes",
         "_missing_bytes",
         "_partitions",
+        "_rack",
         "_read_committed",
         "_reply",
         "_session",
@@ -137,6 +153,7 @@ class _Fetch:
         self._reply = reply
         self._follower = _follower(context, header, request)
         self._is_refused = request.replica_id >= 0 and self._follower is None
+        self._rack = request.rack if context.config.replica_selector_class == RACK_AWARE_SELECTOR else ""
         self._read_committed = request.isolation_level == READ_COMMITTED
         self._bytes_max = max(0, min(request.max_bytes, context.config.fetch_max_bytes, REPLY_BYTES_MAX))
         quotas = context.quotas.active
@@ -231,7 +248,7 @@ class _Fetch:
             result = self._read(item, bytes_left, at_least_one=not has_records)
             bytes_left = max(0, bytes_left - len(result.records))
             has_records = has_records or bool(result.records)
-            has_error = has_error or result.error != 0 or result.diverging is not None
+            has_error = has_error or result.error != 0 or _is_elsewhere(result)
             results.append(result)
             if result.records:
                 self._header.habits.fetched_last = (item.topic, item.partition)
@@ -244,10 +261,12 @@ class _Fetch:
                 raise Refused(ErrorCode.topic_authorization_failed, "only brokers may fetch as replicas")
             topic = item.topic
             name = self._context.partitions.topic_name(topic) if isinstance(topic, UUID) else topic
-            partition = self._context.partitions.leader(name, item.partition)
+            partition = self._partition(name, item.partition)
             partition.check_epoch(item.current_leader_epoch)
             bytes_max = max(0, min(item.bytes_max, bytes_left))
             offset = Offset(item.fetch_offset)
+            if self._rack and (nearer := self._nearer(partition, offset)) != NO_REPLICA:
+                return self._nothing(item, ErrorCode.none, partition.log_start, nearer)
             if self._follower is None:
                 records = partition.read(offset, bytes_max, at_least_one=at_least_one)
             else:
@@ -270,8 +289,27 @@ class _Fetch:
             diverging,
         )
 
-    def _nothing(self, item: WantedPartition, code: ErrorCode, log_start: Offset = NO_OFFSET) -> FetchedPartition:
-        return FetchedPartition(item.partition, code, NO_OFFSET, NO_OFFSET, log_start, b"", self._read_committed)
+    def _partition(self, topic: str, number: int) -> Partition:
+        partitions = self._context.partitions
+        if self._follower is None and self._header.version >= PREFERRED_REPLICA_VERSION:
+            return partitions.get(topic, number)
+        return partitions.leader(topic, number)
+
+    def _nearer(self, partition: Partition, offset: Offset) -> int:
+        """An in-sync follower in the consumer's rack, if we lead in another one; the same at every look."""
+        brokers, leading = self._context.metadata.image.brokers, partition.leading
+        if leading is None or self._context.config.rack == self._rack:
+            return NO_REPLICA
+        near = [node_id for node_id, broker in brokers.items() if broker.rack == self._rack and not broker.is_stopping]
+        return next((node_id for node_id in sorted(near) if leading.has_in_sync(node_id, offset)), NO_REPLICA)
+
+    def _nothing(
+        self, item: WantedPartition, code: ErrorCode, log_start: Offset = NO_OFFSET, preferred: int = NO_REPLICA
+    ) -> FetchedPartition:
+        nothing = NO_OFFSET
+        return FetchedPartition(
+            item.partition, code, nothing, nothing, log_start, b"", self._read_committed, None, preferred
+        )
 
     def _answer(self, results: list[FetchedPartition]) -> None:
         if self._timer is not None:
@@ -296,7 +334,7 @@ class _Fetch:
                 key = (item.topic, item.partition)
                 offsets = (result.high_watermark, result.last_stable_offset, result.log_start)
                 if self._is_incremental and not (
-                    result.records or result.error or result.diverging or session.is_news(key, offsets)
+                    result.records or result.error or _is_elsewhere(result) or session.is_news(key, offsets)
                 ):
                     continue
                 session.on_sent(key, offsets, bool(result.records))
