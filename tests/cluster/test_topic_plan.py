@@ -7,10 +7,11 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from images import after, cluster
+from images import after, broker, cluster
 
 from penstock.base.config import BrokerConfig
 from penstock.base.errors import ErrorCode
+from penstock.base.types import NodeId
 from penstock.cluster import records
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.plan import Plan
@@ -239,6 +240,16 @@ def test_added_partitions_are_written_and_the_others_left_alone() -> None:
 )
 def test_impossible_additions(command: NewPartitions, code: ErrorCode) -> None:
     assert refused(plan_create_partitions(with_topic("t", 2, brokers=[1, 2]), [command])) == code
+
+
+def test_replicas_are_placed_in_different_racks_and_not_on_brokers_that_are_about_to_stop() -> None:
+    image = after(cluster(), [broker(1, "a"), broker(2, "a"), broker(3, "b"), broker(4, "b", is_stopping=True)])
+    topic = create(image, NewTopic(name="t", partition_count=6, replication_factor=2)).results[0].topic
+    assert topic is not None
+    assert all(NodeId(3) in state.replicas and NodeId(4) not in state.replicas for state in topic.partitions)
+    topic = create(image, NewTopic(name="t", replication_factor=4)).results[0].topic
+    assert topic is not None
+    assert len(topic.partitions[0].replicas) == 4
 
 
 def test_additions_with_too_few_brokers_alive() -> None:

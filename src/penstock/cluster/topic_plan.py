@@ -206,7 +206,15 @@ def _replicas(
             ErrorCode.invalid_replication_factor,
             f"Replication factor {factor}, allowed are -1 and 1 to {len(image.brokers)}, the number of brokers",
         )
-    return place(list(image.brokers), count, factor, first)
+    return place(_racks(image, factor), count, factor, first)
+
+
+def _racks(image: ClusterImage, factor: int) -> dict[NodeId, str | None]:
+    """The brokers to choose from, each with its rack: not those that are about to stop, if there are enough others."""
+    staying = {node_id: broker.rack for node_id, broker in image.brokers.items() if not broker.is_stopping}
+    if len(staying) >= factor:
+        return staying
+    return {node_id: broker.rack for node_id, broker in image.brokers.items()}
 
 
 def _checked_assignment(
@@ -217,13 +225,14 @@ def _checked_assignment(
     ordered = sorted(assignment, key=lambda item: item[0])
     if [partition for partition, _ in ordered] != list(range(len(ordered))):
         raise Refused(ErrorCode.invalid_replica_assignment, "Partitions must be numbered from 0, each once")
-    replicas = [_checked_replicas(image, nodes) for _, nodes in ordered]
+    replicas = [checked_replicas(image, nodes) for _, nodes in ordered]
     if len({len(nodes) for nodes in replicas}) != 1:
         raise Refused(ErrorCode.invalid_replica_assignment, "All partitions must have the same number of replicas")
     return replicas
 
 
-def _checked_replicas(image: ClusterImage, nodes: Sequence[int]) -> tuple[NodeId, ...]:
+def checked_replicas(image: ClusterImage, nodes: Sequence[int]) -> tuple[NodeId, ...]:
+    """The replicas that somebody asks for; Refused when a partition cannot be on them."""
     replicas = tuple(NodeId(node) for node in nodes)
     if not replicas:
         raise Refused(ErrorCode.invalid_replica_assignment, "A partition has no replicas")
@@ -255,13 +264,13 @@ def _more_replicas(
                 ErrorCode.invalid_replication_factor,
                 f"Replication factor {factor}, but only {len(image.brokers)} brokers are there",
             )
-        return place(list(image.brokers), added, factor, first=had)
+        return place(_racks(image, factor), added, factor, first=had)
     if len(command.assignment) != added:
         raise Refused(
             ErrorCode.invalid_replica_assignment,
             f"{len(command.assignment)} assignments for {added} new partitions",
         )
-    replicas = [_checked_replicas(image, nodes) for nodes in command.assignment]
+    replicas = [checked_replicas(image, nodes) for nodes in command.assignment]
     if any(len(nodes) != factor for nodes in replicas):
         raise Refused(ErrorCode.invalid_replica_assignment, f"All partitions of this topic have {factor} replicas")
     return replicas
