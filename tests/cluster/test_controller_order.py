@@ -8,14 +8,16 @@ import pytest
 
 from penstock.base.config import BrokerConfig
 from penstock.base.errors import ErrorCode, Refused
-from penstock.base.types import NO_NODE, NodeId
+from penstock.base.types import NO_NODE, NodeId, TopicPartition
 from penstock.cluster import controller as controller_module
 from penstock.cluster import records
 from penstock.cluster.alter_partition_plan import AlterPartition
 from penstock.cluster.config_plan import AlterConfig, ConfigOperation, Operation, ResourceType
 from penstock.cluster.controller import Controller
+from penstock.cluster.election_plan import ElectionType
 from penstock.cluster.image import ClusterImage, PartitionState
 from penstock.cluster.metadata import Metadata
+from penstock.cluster.reassignment_plan import Reassign
 from penstock.cluster.registration import Registration
 from penstock.cluster.store.base import Check, Delete, MetadataStore, StoreUnavailable, Write
 from penstock.cluster.store.memory import MemoryStore
@@ -263,5 +265,68 @@ def test_a_controller_that_was_replaced_leaves_the_order_to_the_next() -> None:
         await three.stop()
         state = await one.sees_state(lambda state: state.leader == 2)
         assert (state.leader_epoch, state.partition_epoch) == (1, 1)
+
+    run(scenario)
+
+
+def test_a_partition_moves_and_arrives_when_the_target_is_in_sync() -> None:
+    async def scenario(store: MemoryStore, nodes: list[Node]) -> None:
+        one = nodes[0]
+        await create(one, [1])
+        results = await one.controller.reassign_partitions([Reassign(TopicPartition("t", 0), [2, 3])])
+        assert results[0].code is ErrorCode.none
+        # Alone it kept its epoch; now that others have its records it needs none of another registration.
+        state = one.metadata.image.topics["t"].partitions[0]
+        assert (state.replicas, state.adding, state.removing, state.leader) == ((2, 3, 1), (2, 3), (1,), 1)
+        image = one.metadata.image
+        members = [(node_id, image.brokers[node_id].epoch) for node_id in (NodeId(1), NodeId(2), NodeId(3))]
+        change = AlterPartition(image.topics["t"].topic_id, 0, state.leader_epoch, state.partition_epoch, members)
+        results = await one.controller.alter_partitions(NodeId(1), image.brokers[NodeId(1)].epoch, [change])
+        assert results[0].code is ErrorCode.none
+        state = await one.sees_state(lambda state: not state.removing)
+        assert (state.replicas, state.isr, state.leader, state.leader_epoch) == ((2, 3), (2, 3), 2, 1)
+
+    run(scenario)
+
+
+def test_preferred_leaders_come_back_by_and_by() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        config = BrokerConfig(node_id=NodeId(1), leader_imbalance_check_interval_seconds=0)
+        one, two = await Node(store, 1, config).start(), await Node(store, 2).start()
+        await one.sees(lambda image: len(image.brokers) == 2)
+        await create(one, [2, 1])
+        await two.stop()
+        await one.sees_state(lambda state: state.leader == 1)
+        two = await Node(store, 2).start()
+        image = await one.sees(lambda image: len(image.brokers) == 2)
+        state = image.topics["t"].partitions[0]
+        members = [(node_id, image.brokers[node_id].epoch) for node_id in (NodeId(1), NodeId(2))]
+        change = AlterPartition(image.topics["t"].topic_id, 0, state.leader_epoch, state.partition_epoch, members)
+        await one.controller.alter_partitions(NodeId(1), image.brokers[NodeId(1)].epoch, [change])
+        await one.sees_state(lambda state: state.leader == 2)
+        for node in (one, two):
+            await node.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_leaders_are_elected_when_somebody_asks_and_unclean_ones_are_counted() -> None:
+    async def scenario(store: MemoryStore, nodes: list[Node]) -> None:
+        one, _, three = nodes
+        await create(one, [3, 2])
+        image = one.metadata.image
+        epoch = image.brokers[NodeId(3)].epoch
+        state = image.topics["t"].partitions[0]
+        change = AlterPartition(image.topics["t"].topic_id, 0, state.leader_epoch, 0, [(NodeId(3), epoch)])
+        await one.controller.alter_partitions(NodeId(3), epoch, [change])
+        await three.stop()
+        await one.sees_state(lambda state: state.leader == NO_NODE)
+        assert await one.controller.elect_leaders(ElectionType.PREFERRED, [TopicPartition("t", 0)]) != []
+        results = await one.controller.elect_leaders(ElectionType.UNCLEAN, None)
+        assert [(result.partition, result.code) for result in results] == [(("t", 0), ErrorCode.none)]
+        assert one.controller.unclean_elections == 1
+        assert one.metadata.image.topics["t"].partitions[0].leader == 2
+        assert await one.controller.elect_leaders(ElectionType.UNCLEAN, None) == []
 
     run(scenario)

@@ -119,6 +119,23 @@ _SAMPLES = {
         ],
         "validate_only": True,
     },
+    ApiKey.ALTER_REPLICA_LOG_DIRS: lambda topic, _: {
+        "dirs": [Struct(path="/etc", topics=[Struct(name=topic, partitions=[0])])]
+    },
+    ApiKey.ELECT_LEADERS: lambda topic, _: {
+        "election_type": 0,
+        "topic_partitions": [Struct(topic=topic, partitions=[0])],
+        "timeout_ms": 1000,
+    },
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda topic, _: {
+        "timeout_ms": 1000,
+        "allow_replication_factor_change": True,
+        "topics": [Struct(name=topic, partitions=_partition(replicas=[1]))],
+    },
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda topic, _: {
+        "timeout_ms": 1000,
+        "topics": [Struct(name=topic, partition_indexes=[0])],
+    },
     ApiKey.DESCRIBE_LOG_DIRS: lambda topic, _: {"topics": [Struct(topic=topic, partitions=[0, 1])]},
     ApiKey.CREATE_PARTITIONS: lambda topic, _: {
         "topics": [Struct(name=topic, count=2, assignments=[Struct(broker_ids=[1])])],

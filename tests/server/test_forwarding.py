@@ -163,6 +163,17 @@ REQUESTS: dict[ApiKey, dict[str, Any]] = {
         ],
         "validate_only": True,
     },
+    ApiKey.ELECT_LEADERS: {
+        "election_type": 0,
+        "topic_partitions": [Struct(topic="there", partitions=[0]), Struct(topic="missing", partitions=[0])],
+        "timeout_ms": 1000,
+    },
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: {
+        "timeout_ms": 1000,
+        "allow_replication_factor_change": False,
+        "topics": [Struct(name="there", partitions=[Struct(partition_index=0, replicas=None)])],
+    },
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: {"timeout_ms": 1000, "topics": None},
     ApiKey.ALTER_CLIENT_QUOTAS: {
         "entries": [
             Struct(

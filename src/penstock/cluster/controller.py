@@ -6,6 +6,7 @@ broker is the controller, a task of it keeps partitions led and in order (leader
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -17,11 +18,13 @@ from penstock.base.types import NodeId, TopicPartition
 from penstock.cluster import records
 from penstock.cluster.alter_partition_plan import AlterPartition, AlterPartitionResult, plan_alter_partitions
 from penstock.cluster.config_plan import AlterConfig, ConfigResult, plan_alter_configs
+from penstock.cluster.election_plan import ElectionResult, ElectionType, needing_election, plan_elections
 from penstock.cluster.image import EMPTY_IMAGE, ClusterImage
-from penstock.cluster.leader_plan import due_partitions, may_be_due, plan_partitions, plan_tidying
+from penstock.cluster.leader_plan import Moved, due_partitions, may_be_due, plan_partitions, plan_tidying
 from penstock.cluster.metadata import Metadata
 from penstock.cluster.plan import WRITES_AT_ONCE_MAX, Plan, in_commits
 from penstock.cluster.quota_plan import AlterQuota, QuotaResult, plan_alter_quotas
+from penstock.cluster.reassignment_plan import Reassign, ReassignResult, plan_reassign
 from penstock.cluster.store.base import Check, CommitTooLarge, Conflict, MetadataStore, StoreUnavailable
 from penstock.cluster.topic_plan import (
     DeleteTopic,
@@ -35,7 +38,9 @@ from penstock.cluster.topic_plan import (
 
 log = get_logger(__name__)
 
-R = TypeVar("R", TopicResult, ConfigResult, QuotaResult, AlterPartitionResult)
+R = TypeVar("R", TopicResult, ConfigResult, QuotaResult, AlterPartitionResult, ReassignResult, ElectionResult)
+
+C = TypeVar("C")
 
 # A conflict means that somebody else wrote between our look and our write. With one controller that is a new one;
 # several in a row are not bad luck.
@@ -59,20 +64,23 @@ class Controller:
         self._lock = asyncio.Lock()  # Decisions take turns: each sees what the one before it has changed.
         self._seen = EMPTY_IMAGE
         self._due = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.unclean_elections = 0  # Leaders that lack what was committed, since this broker started.
 
     def start(self) -> None:
         """From now on, keep partitions in order whenever this broker is the controller."""
         self._metadata.subscribe(self._on_image)
         self._on_image(self._metadata.image)
-        self._task = asyncio.create_task(self._react(), name="controller")
+        self._tasks = [
+            asyncio.create_task(self._react(), name="controller"),
+            asyncio.create_task(self._rebalance(), name="preferred leaders"),
+        ]
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicResult]:
         return await self._carry_out(
@@ -101,14 +109,38 @@ class Controller:
         self, sender: NodeId, sender_epoch: int, changes: Sequence[AlterPartition]
     ) -> list[AlterPartitionResult]:
         """Other in-sync replicas, as the leader `sender` asks. Refused when it has registered anew since."""
-        results: list[AlterPartitionResult] = []
-        for start in range(0, len(changes), WRITES_AT_ONCE_MAX):
-            portion = changes[start : start + WRITES_AT_ONCE_MAX]
-            results += await self._carry_out(
-                lambda image, portion=portion: plan_alter_partitions(  # type: ignore[misc]
-                    image, sender, sender_epoch, portion
-                )
-            )
+        return await self._carry_out_in_portions(
+            changes, lambda image, portion: plan_alter_partitions(image, sender, sender_epoch, portion)
+        )
+
+    async def reassign_partitions(
+        self, commands: Sequence[Reassign], *, allow_factor_change: bool = True
+    ) -> list[ReassignResult]:
+        """Begin to move partitions, or stop it. They have arrived when the image says so."""
+        return await self._carry_out_in_portions(
+            commands, lambda image, portion: plan_reassign(image, portion, allow_factor_change=allow_factor_change)
+        )
+
+    async def elect_leaders(
+        self, election_type: ElectionType, partitions: Sequence[TopicPartition] | None
+    ) -> list[ElectionResult]:
+        """Other leaders for the partitions that need them; None: for all that do, and only those are answered."""
+        if partitions is None:
+            partitions = needing_election(self._metadata.image, election_type)
+        results = await self._carry_out_in_portions(
+            partitions, lambda image, portion: plan_elections(image, election_type, portion)
+        )
+        self._note([result.moved for result in results if result.moved and result.code is ErrorCode.none])
+        return results
+
+    async def _carry_out_in_portions(
+        self, commands: Sequence[C], decide: Callable[[ClusterImage, Sequence[C]], Plan[R]]
+    ) -> list[R]:
+        """For what changes partitions: each portion is one commit."""
+        results: list[R] = []
+        for start in range(0, len(commands), WRITES_AT_ONCE_MAX):
+            portion = commands[start : start + WRITES_AT_ONCE_MAX]
+            results += await self._carry_out(partial(_decide_portion, decide, portion))
         return results
 
     async def _carry_out(self, decide: Callable[[ClusterImage], Plan[R]], validate_only: bool = False) -> list[R]:
@@ -190,21 +222,37 @@ class Controller:
                 return False
             plan = plan_partitions(image, self._config, partitions)
             if plan.writes and await self._commit_and_follow(image, plan):
-                unclean = [moved for moved in plan.results if moved.is_unclean]
-                self.unclean_elections += len(unclean)
-                for moved in unclean:
-                    log.warning(
-                        "unclean leader elected, records may be lost",
-                        partition=moved.partition,
-                        leader=moved.after.leader,
-                        in_sync=moved.before.isr,
-                    )
-                log.info(
-                    "partitions changed",
-                    count=len(plan.results),
-                    leaders=sum(moved.is_new_leader for moved in plan.results),
-                )
+                self._note(plan.results)
             return True
+
+    def _note(self, changed: Sequence[Moved]) -> None:
+        if not changed:
+            return
+        for moved in changed:
+            if moved.is_unclean:
+                self.unclean_elections += 1
+                log.warning(
+                    "unclean leader elected, records may be lost",
+                    partition=moved.partition,
+                    leader=moved.after.leader,
+                    in_sync=moved.before.isr,
+                )
+        log.info("partitions changed", count=len(changed), new_leaders=sum(moved.is_new_leader for moved in changed))
+
+    async def _rebalance(self) -> None:
+        """Every now and then, give partitions back to their preferred leaders."""
+        while True:
+            await asyncio.sleep(self._config.leader_imbalance_check_interval_seconds)
+            image = self._metadata.image
+            if (
+                image.controller_id == self._config.node_id
+                and image.broker_config(self._config).auto_leader_rebalance_enable
+            ):
+                try:
+                    await self.elect_leaders(ElectionType.PREFERRED, None)
+                except Exception:
+                    # The next time it may be possible.
+                    log.exception("preferred leaders cannot be elected")
 
     async def _tidy(self) -> bool:
         """Delete what is left of topics that are not there; gives whether this broker was the controller."""
@@ -227,6 +275,12 @@ class Controller:
             return False
         await self._metadata.applied(revision)
         return True
+
+
+def _decide_portion(
+    decide: Callable[[ClusterImage, Sequence[C]], Plan[R]], portion: Sequence[C], image: ClusterImage
+) -> Plan[R]:
+    return decide(image, portion)
 
 
 def _failed(plan: Plan[R], code: ErrorCode, message: str) -> list[R]:

@@ -58,6 +58,22 @@ def elect_preferred(state: PartitionState, brokers: Standing) -> PartitionState:
     return _changed(state, preferred, in_sync)
 
 
+def with_replicas(
+    state: PartitionState,
+    replicas: tuple[NodeId, ...],
+    adding: tuple[NodeId, ...] = (),
+    removing: tuple[NodeId, ...] = (),
+) -> PartitionState:
+    """The partition on other replicas, of which one must be in sync. A leader that is not among them gives way."""
+    in_sync = {node_id: epoch for node_id, epoch in _in_sync(state).items() if node_id in replicas}
+    assert in_sync, f"nobody in sync would be left: {state=} {replicas=}"
+    leader = state.leader if state.leader in (NO_NODE, *in_sync) else _first(replicas, in_sync)
+    seated = _changed(state, leader, in_sync)
+    return seated._replace(
+        replicas=replicas, adding=adding, removing=removing, partition_epoch=state.partition_epoch + 1
+    )
+
+
 def is_unclean(before: PartitionState, after: PartitionState) -> bool:
     """Whether an election gave up what only the former in-sync replicas have."""
     return after.leader != NO_NODE and after.leader not in before.isr

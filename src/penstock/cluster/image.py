@@ -75,7 +75,8 @@ class TopicImage:
 
     @property
     def replication_factor(self) -> int:
-        return len(self.partitions[0].replicas)
+        first = self.partitions[0]
+        return len(first.replicas) - len(first.removing)
 
 
 class ConfigImage(NamedTuple):

@@ -1,4 +1,5 @@
-"""What a controller has to put in order by itself: partitions whose leader or in-sync replicas are gone, and litter.
+"""What a controller has to put in order by itself: partitions whose leader or in-sync replicas are gone, or that have
+arrived where they were moved to, and litter.
 
 Pure: images in; what is due, and the writes of a portion of it, out. The controller drives it and commits each portion,
 decided from the image of that moment. Once everything is written, nothing is due.
@@ -14,6 +15,7 @@ from penstock.cluster import records
 from penstock.cluster.election import Standing, elect, is_unclean, standing
 from penstock.cluster.image import ClusterImage, PartitionState, TopicImage, changed_topics
 from penstock.cluster.plan import Plan, change_state, in_commits
+from penstock.cluster.reassignment_plan import completed
 from penstock.cluster.store.base import Check, Delete
 
 UNCLEAN = "unclean.leader.election.enable"
@@ -57,7 +59,7 @@ def _has_unsettled(old: TopicImage | None, new: TopicImage, stopping: set[NodeId
     for number, state in enumerate(new.partitions):
         if number < len(seen) and seen[number] is state:
             continue
-        if state.leader == NO_NODE or not stopping.isdisjoint(state.isr):
+        if state.leader == NO_NODE or state.adding or state.removing or not stopping.isdisjoint(state.isr):
             return True
     return False
 
@@ -107,7 +109,7 @@ def plan_tidying(image: ClusterImage) -> Plan[Moved]:
 def _settled(state: PartitionState, brokers: Standing, unclean: bool) -> PartitionState:
     if not state.isr:
         return state  # Somebody else's topic, or one of a future version: its state is not ours to make up.
-    return elect(state, brokers, unclean=unclean)
+    return completed(elect(state, brokers, unclean=unclean))
 
 
 def _unclean_default(image: ClusterImage, config: BrokerConfig) -> bool:
