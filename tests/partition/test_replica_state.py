@@ -119,6 +119,16 @@ def test_rule_6_one_who_is_being_removed_counts_until_the_controller_has_decided
     assert state.high_watermark == 20
 
 
+def test_rule_9_a_leader_that_was_not_in_sync_tells_the_controller_once() -> None:
+    state = leader(isr=(LEADER,))
+    state.is_recovering = True
+    change = state.isr_change(1.0, lag_max_s=LAG_S, eligible_epochs=ALIVE)
+    assert change is not None
+    assert change.isr == {LEADER}
+    decide(state, LEADER)
+    assert state.isr_change(1.0, lag_max_s=LAG_S, eligible_epochs=ALIVE) is None
+
+
 def test_a_decision_of_the_past_changes_nothing() -> None:
     state = leader()
     append(state, 20)

@@ -212,6 +212,45 @@ def test_reliability_rule_1_a_tail_that_only_the_old_leader_has_is_cut_off(tmp_p
     run(tmp_path, scenario)
 
 
+def test_reliability_rule_16_a_leader_whose_disk_fails_gives_way(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.create_topic("t", [[1, 2, 3]], min_insync_replicas="2")
+        client = await cluster.leader()
+        assert (await client.produce("t", b"kept")).error_code == 0
+        cluster.brokers[1].disk.error = OSError(5, "Input/output error")
+        result = await client.produce("t", b"lost or kept")
+        assert result.error_code in (ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower)
+        client.close()
+        await until(lambda: cluster.state().leader in (2, 3), "another leads")
+        client = await cluster.leader()
+        await until(lambda: 1 not in cluster.state().isr)
+        assert (await client.produce("t", b"goes on")).error_code == 0
+        client.close()
+        cluster.brokers[1].disk.error = None
+
+    run(tmp_path, scenario)
+
+
+def test_reliability_rule_10_a_leader_of_a_former_life_is_elected_anew(tmp_path: Path) -> None:
+    """Its log may have lost what its followers have, in the same epoch: nobody could tell the two apart."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.create_topic("t", [[1, 2, 3]])
+        client = await cluster.leader()
+        assert (await client.produce("t", b"a")).error_code == 0
+        client.close()
+        before = cluster.state()
+        cluster.store.expire_leases("broker-1")
+        await until(lambda: cluster.state().leader_epoch > before.leader_epoch)
+        await until(lambda: sorted(cluster.state().isr) == [1, 2, 3])
+        client = await cluster.leader()
+        assert (await client.produce("t", b"b")).base_offset == 1
+        assert cluster.log_bytes(1) == cluster.log_bytes(2) == cluster.log_bytes(3)
+        client.close()
+
+    run(tmp_path, scenario)
+
+
 def test_reliability_rule_23_clients_cannot_pose_as_followers(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.create_topic("t", [[1, 2, 3]])

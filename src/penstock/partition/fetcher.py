@@ -60,6 +60,7 @@ class Following:
     partition: Partition
     leader_epoch: LeaderEpoch
     rests_until_s: float | None = None  # Not fetched before that: something was wrong with it.
+    fault: str = ""  # What was wrong with it, and has been logged.
 
 
 class Fetcher:
@@ -254,17 +255,23 @@ class Fetcher:
                     self._moved[_key(partition)] = None
                     partition.copy(item.records)
                 partition.on_leader_offsets(Offset(item.high_watermark), Offset(item.log_start))
+                following.fault = ""
             except (CorruptBatch, Refused) as error:
-                log.error("records of the leader cannot be stored", partition=partition.topic_partition, error=error)
-                self._rest(following, FAULT_REST_S)
+                self._on_fault(following, f"records of the leader cannot be stored: {error}")
             if not partition.is_safe:
                 self._unsafe.add(partition)
 
     def _on_error(self, following: Following, code: ErrorCode) -> None:
-        is_expected = code in EXPECTED_ERRORS
-        if not is_expected:
-            log.warning("leader refuses a partition", partition=following.partition.topic_partition, code=code.name)
-        self._rest(following, REST_S if is_expected else FAULT_REST_S)
+        if code in EXPECTED_ERRORS:
+            self._rest(following, REST_S)
+        else:
+            self._on_fault(following, f"the leader refuses it: {code.name}")
+
+    def _on_fault(self, following: Following, fault: str) -> None:
+        if following.fault != fault:  # Once: a disk that is full stays so, and there are thousands of partitions.
+            following.fault = fault
+            log.error("partition cannot be copied", partition=following.partition.topic_partition, reason=fault)
+        self._rest(following, FAULT_REST_S)
 
     async def _cut(self, following: Following, cutting: Awaitable[None]) -> None:
         partition = following.partition
@@ -272,8 +279,7 @@ class Fetcher:
             await cutting
             self._moved[_key(partition)] = None
         except (Refused, OSError) as error:
-            log.error("log cannot be cut", partition=partition.topic_partition, error=error)
-            self._rest(following, FAULT_REST_S)
+            self._on_fault(following, f"its log cannot be cut: {error}")
 
     def _rest(self, following: Following, seconds: float) -> None:
         key = _key(following.partition)

@@ -14,7 +14,7 @@ from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
-from penstock.cluster.image import ClusterImage, PartitionState, TopicImage
+from penstock.cluster.image import BrokerRegistration, ClusterImage, PartitionState, TopicImage
 from penstock.cluster.topic_names import NAME_LENGTH_MAX
 from penstock.partition.partition import Partition
 from penstock.partition.replication import Replication
@@ -48,6 +48,7 @@ class PartitionManager:
         self._may_lead = may_lead
         self._look_at_isr = look_at_isr
         self._has_roles = False  # Whether the broker is registered.
+        self._own: BrokerRegistration | None = None  # As the image has it.
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._unopened: dict[tuple[str, int], None] = {}  # Ours, but the disk did not let us.
         self._reopened_at_s = float("-inf")
@@ -143,14 +144,21 @@ class PartitionManager:
 
     def _take_role(self, topic: TopicImage, state: PartitionState) -> None:
         partition = self._partitions.get((topic.name, state.partition))
-        if partition is not None and self._has_roles:
-            partition.take_role(state)
-            self._replication.follow(partition, state)
+        if partition is None or not self._has_roles or self._own is None:
+            return
+        if state.leader == self._own.node_id and not state.is_led_by(self._own):
+            # A former registration of ours was elected. The controller decides anew: our log may be another by now.
+            partition.resign()
+            self._replication.stop_following(partition)
+            return
+        partition.take_role(state)
+        self._replication.follow(partition, state)
 
     # Following the image
 
     def apply(self, image: ClusterImage) -> None:
         """Open, update and delete partitions until they are as the image says."""
+        self._own = image.brokers.get(self._config.node_id)
         defaults = image.broker_config(self._config).topic_defaults
         defaults_changed, self._defaults = defaults != self._defaults, defaults
         for name in [name for name in self._topics if name not in image.topics]:

@@ -135,8 +135,8 @@ class Partition:
     def take_role(self, state: PartitionState) -> None:
         """Lead or follow, as the image says."""
         if self.is_truncating:
-            self._wanted = state
             self.resign()
+            self._wanted = state
         elif state.leader == self._node_id:
             self._lead(state)
         elif not self.is_following or self.leader_epoch != state.leader_epoch:
@@ -156,6 +156,7 @@ class Partition:
                 partition_epoch=state.partition_epoch,
                 replicas=state.replicas,
                 isr=state.isr,
+                is_recovering=state.is_recovering,
                 now_s=self._clock.monotonic(),
                 isr_min=self.isr_min,
             )
@@ -172,6 +173,7 @@ class Partition:
                 partition_epoch=state.partition_epoch,
                 replicas=state.replicas,
                 isr=state.isr,
+                is_recovering=state.is_recovering,
                 log_end=self.log.log_end,
                 high_watermark=self.high_watermark,
                 now_s=self._clock.monotonic(),
@@ -182,6 +184,7 @@ class Partition:
 
     def resign(self) -> None:
         """Neither lead nor follow until the image says so anew."""
+        self._wanted = None
         if self.leading is not None or self.is_following:
             self.leading, self.is_following = None, False
             self._epoch_start = Offset(0)

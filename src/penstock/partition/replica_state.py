@@ -52,12 +52,15 @@ class ReplicaState:
         log_end: Offset,
         high_watermark: Offset,
         now_s: float,
+        is_recovering: bool = False,
     ) -> None:
+        """`is_recovering`: elected without being in sync, and the controller is to be told that this was seen to."""
         assert node_id in isr, f"leader {node_id} is not in sync: {isr}"
         self.node_id = node_id
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
         self.isr = frozenset(isr)
+        self.is_recovering = is_recovering
         self.pending: frozenset[NodeId] | None = None
         self.epoch_start = log_end  # The first offset of this epoch.
         self.high_watermark = high_watermark
@@ -116,12 +119,20 @@ class ReplicaState:
         return node_id in self.maximal_isr and self.advance(isr_min=isr_min)
 
     def on_decided(
-        self, *, partition_epoch: int, replicas: Collection[NodeId], isr: Collection[NodeId], now_s: float, isr_min: int
+        self,
+        *,
+        partition_epoch: int,
+        replicas: Collection[NodeId],
+        isr: Collection[NodeId],
+        now_s: float,
+        isr_min: int,
+        is_recovering: bool = False,
     ) -> bool:
         """The partition's state, of the same leader epoch, as it now is; gives whether the high watermark has moved."""
         if partition_epoch <= self.partition_epoch:
             return False
         self.partition_epoch, self.isr, self.pending = partition_epoch, frozenset(isr), None
+        self.is_recovering = is_recovering
         for node_id in replicas:
             if node_id != self.node_id and node_id not in self._followers:
                 self._followers[node_id] = Follower(caught_up_at_s=now_s)
@@ -164,7 +175,7 @@ class ReplicaState:
         for node_id, follower in self._followers.items():
             if self._stays(node_id, follower, now_s, lag_max_s) or self._joins(node_id, follower, eligible_epochs):
                 in_sync.add(node_id)
-        if in_sync == self.isr:
+        if in_sync == self.isr and not self.is_recovering:
             return None
         self.pending = frozenset(in_sync)
         epochs = {node_id: self._followers[node_id].broker_epoch for node_id in in_sync if node_id != self.node_id}

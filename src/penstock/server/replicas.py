@@ -61,10 +61,15 @@ class Replicas:
             may_lead=self._may_lead if is_leased else None,
             look_at_isr=self._isr_changes.look_at,
         )
-        self._looking: asyncio.Task[None] | None = None
+        logs.on_offline = self._on_offline
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._looking = asyncio.create_task(self._look(), name="replicas")
+        self._tasks.append(asyncio.create_task(self._look(), name="replicas"))
+
+    def _on_offline(self) -> None:
+        """The disk takes no more records: others shall lead. The broker stays, for who still reads from it."""
+        self._tasks.append(asyncio.get_running_loop().create_task(self.hand_over(), name="hand over"))
 
     async def hand_over(self) -> None:
         """Have others lead what this broker leads, as far as there are others, before it stops."""
@@ -80,9 +85,9 @@ class Replicas:
             log.warning("partitions cannot be handed over", node=self._config.node_id, reason=error)
 
     async def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._replication.stop()
         await self._isr_changes.stop()
 
@@ -95,8 +100,9 @@ class Replicas:
             if may_lead and not might_lead:
                 self.partitions.commit_again()
             might_lead = may_lead
-            for partition in list(self.partitions):
-                self._isr_changes.look_at(partition)
+            if len(self._metadata.image.brokers) > 1:
+                for partition in list(self.partitions):
+                    self._isr_changes.look_at(partition)
 
     def _may_lead(self) -> bool:
         lease = self._registration.lease

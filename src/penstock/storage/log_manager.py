@@ -62,6 +62,7 @@ class LogManager:
         self.logs: dict[TopicPartition, Log] = {}
         self.damaged: dict[TopicPartition, list[str]] = {}  # What recovery found unsound of records that were promised.
         self.offline: str | None = None  # Why the directory takes no more writes.
+        self.on_offline: Callable[[], None] = lambda: None
         self.high_watermark_of: Callable[[TopicPartition], Offset] = lambda tp: self.logs[tp].synced_end
         # Of partitions with other replicas, to be found again after a restart.
         self.replicated_high_watermarks: Callable[[], dict[TopicPartition, Offset]] = dict
@@ -265,6 +266,7 @@ class LogManager:
             self._mark_sync_failed()
             for partition_log in self.logs.values():
                 partition_log.fail(reason)
+            self.on_offline()
 
     def _mark_sync_failed(self) -> None:
         # Needs no sync: only a start with the same page cache has to know, and it finds the name there.
