@@ -26,7 +26,7 @@ check: .venv/dev.stamp ## Lint, types and layering.
 
 bench: .venv/bench.stamp ## Measure Penstock against Kafka, NATS, RabbitMQ and Redis here. QUICK=1: under three minutes.
 	QUICK=$(QUICK) $(BIN)/python -m bench
-	$(if $(QUICK),,$(BIN)/python -m bench.groups)
+	$(if $(QUICK),,$(BIN)/python -m bench.groups && $(BIN)/python -m bench.cluster)
 
 schemas: .venv/dev.stamp ## Renew the tables of Kafka's messages and error codes from kio.
 	$(BIN)/python scripts/generate_schemas.py

@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 STOP_S_MAX = 30
@@ -67,10 +68,15 @@ class MeasuredProcess:
         return sum(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
-class CpuLaps:
-    """The processor time of a process, in laps."""
+class HasCpuTime(Protocol):
+    @property
+    def cpu_s(self) -> float: ...
 
-    def __init__(self, process: MeasuredProcess) -> None:
+
+class CpuLaps:
+    """The processor time of a process, or of several, in laps."""
+
+    def __init__(self, process: HasCpuTime) -> None:
         self._process = process
         self._begun_s = process.cpu_s
 
