@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # Compiled modules are kept, whatever the shell says: to compile them anew takes as long as the rest of a start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test check bench schemas docs lock clean
+.PHONY: help run test faults check bench schemas docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -17,6 +17,9 @@ run: .venv/core.stamp ## Start a broker on localhost:9092, with its data in ./pe
 
 test: .venv/dev.stamp ## Run all tests.
 	$(BIN)/python -m pytest
+
+faults: .venv/dev.stamp ## Run all fault tests, also those that take minutes. HOURS=3: random mixes for so long.
+	PENSTOCK_FAULT_HOURS=$(HOURS) $(BIN)/python -m pytest tests/faults -m ""
 
 check: .venv/dev.stamp ## Lint, types and layering.
 	$(BIN)/ruff check .

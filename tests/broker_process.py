@@ -34,17 +34,19 @@ class BrokerProcess:
         config: Mapping[str, str] | None = None,
         wrapper: Sequence[str] = (),
         arguments: Sequence[str] = (),
+        host: str = HOST,
     ) -> None:
         """`config` has Kafka's keys, `arguments` are further options of `penstock serve`.
 
-        `wrapper` is put before the command and must exec it or stand for it.
+        `wrapper` is put before the command and must exec it or stand for it. `host` is what it listens on.
         """
         self.directory = directory
         self.data = data or directory / "data"
         self.port = free_port()  # Its own for life: clients find it again after a restart.
-        self.bootstrap = f"{HOST}:{self.port}"
+        self.host = host
+        self.bootstrap = f"{host}:{self.port}"
         self.wrapper = list(wrapper)
-        self._arguments = list(arguments)
+        self.arguments = list(arguments)
         self._config_path = directory / "server.properties"
         self._config_path.write_text("".join(f"{key}={value}\n" for key, value in (config or {}).items()))
         self._stdout_path, self._stderr_path = directory / "stdout", directory / "stderr"
@@ -53,19 +55,27 @@ class BrokerProcess:
 
     def start(self) -> float:
         """The seconds from exec to the first answer."""
+        begin = time.monotonic()
+        self.begin_start()
+        self.wait_until_answering()
+        return time.monotonic() - begin
+
+    def begin_start(self) -> None:
+        """Exec; `wait_until_answering` says when it serves."""
         command = [*self.wrapper, sys.executable, "-m", "penstock.cli.main", "serve", "--listen", self.bootstrap]
-        command += ["--data", str(self.data), "--config", str(self._config_path), *self._arguments]
+        command += ["--data", str(self.data), "--config", str(self._config_path), *self.arguments]
         # Files: a pipe that nobody reads would fill up and stop the broker.
         with self._stdout_path.open("wb") as stdout, self._stderr_path.open("ab") as stderr:
             self._log_start = stderr.tell()
-            begin = time.monotonic()
             self._process = subprocess.Popen(command, stdout=stdout, stderr=stderr)
-        while not _answers(self.port):
+
+    def wait_until_answering(self) -> None:
+        begin = time.monotonic()
+        while not _answers(self.host, self.port):
             if not self.is_running() or time.monotonic() - begin > START_S_MAX:
                 self.kill()
                 raise AssertionError(f"the broker did not start within {START_S_MAX} s:\n{self.stderr()[-4000:]}")
             time.sleep(0.002)
-        return time.monotonic() - begin
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
         """As an operator would; gives the seconds until exit, and does nothing when we have ended it already.
@@ -158,10 +168,10 @@ class BrokerProcess:
         return int(found[1]) * 1024
 
 
-def _answers(port: int) -> bool:
+def _answers(host: str, port: int) -> bool:
     """Whether ApiVersions is answered."""
     try:
-        with socket.create_connection((HOST, port), timeout=1) as connection:
+        with socket.create_connection((host, port), timeout=1) as connection:
             connection.sendall(_API_VERSIONS)
             return bool(connection.recv(4))
     except OSError:

@@ -9,8 +9,9 @@ from ports import HOST
 class CuttableProxy:
     """Passes connections on to a port of this machine. Everything runs on the loop of the test."""
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, *, listen_host: str = HOST) -> None:
         self._target_port = target_port
+        self._listen_host = listen_host
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -22,7 +23,7 @@ class CuttableProxy:
 
     async def start(self) -> None:
         self.heal()
-        self._server = await asyncio.start_server(self._pass_on, HOST, 0)
+        self._server = await asyncio.start_server(self._pass_on, self._listen_host, 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:

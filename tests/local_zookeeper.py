@@ -13,9 +13,10 @@ from ports import free_port
 
 
 @contextmanager
-def zookeeper_ensemble(directory: Path, nodes: int = 1) -> Iterator[ZooKeeperEnsemble]:
+def zookeeper_ensemble(directory: Path, nodes: int = 1, *, ends_with_us: bool = False) -> Iterator[ZooKeeperEnsemble]:
     """Serving inside the block, gone after it. Where it cannot be had the test is skipped, and that is said loudly."""
     with skip_when_missing("ZooKeeper"):
         program, jars = java(), zookeeper_jars(REPO_ROOT / ".cache")
-    with ZooKeeperEnsemble(directory, nodes=nodes, java=program, jars=jars, free_port=free_port) as ensemble:
+    parts = {"java": program, "jars": jars, "free_port": free_port}
+    with ZooKeeperEnsemble(directory, nodes=nodes, ends_with_us=ends_with_us, **parts) as ensemble:
         yield ensemble

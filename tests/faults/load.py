@@ -134,11 +134,13 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120)
         time.sleep(0.01)
 
 
-def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> list[Place]:
+def create_topic(
+    bootstrap: str, name: str, partitions: int = 1, replication_factor: int = 1, **config: str
+) -> list[Place]:
     """Make a topic; config names have underscores for dots. Gives its places."""
     admin = AdminClient({**CLIENT, "bootstrap.servers": bootstrap})
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=settings)
     admin.create_topics([topic], request_timeout=60)[name].result(90)
     return [(name, partition) for partition in range(partitions)]
 
