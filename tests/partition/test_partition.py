@@ -41,7 +41,13 @@ class HeldFileSystem(PosixFileSystem):
             await asyncio.sleep(0)
 
 
-def open_partition(fs: PosixFileSystem, directory: Path, config: TopicConfig, epoch: int = 0) -> Partition:
+def open_partition(
+    fs: PosixFileSystem,
+    directory: Path,
+    config: TopicConfig,
+    epoch: int = 0,
+    may_lead: Callable[[], bool] | None = None,
+) -> Partition:
     clock = SystemClock()
     logs = LogManager(config=BrokerConfig(data_dir=str(directory)), fs=fs, clock=clock)
     logs.start()
@@ -54,6 +60,7 @@ def open_partition(fs: PosixFileSystem, directory: Path, config: TopicConfig, ep
         fs=fs,
         clock=clock,
         decompressed_bytes_max=1 << 20,
+        may_lead=may_lead,
     )
     partition.open(Offset(0))
     alone = (NodeId(1),)
@@ -207,6 +214,22 @@ def test_a_client_with_another_leader_epoch_is_fenced(tmp_path: Path, epoch: int
             with pytest.raises(Refused) as refused:
                 partition.check_epoch(epoch)
             assert refused.value.code is code
+
+    run(scenario)
+
+
+def test_a_leader_whose_lease_has_run_out_does_not_say_where_the_log_ends(tmp_path: Path) -> None:
+    """Another may have been elected and have committed more; a client would see an end that goes back."""
+
+    async def scenario() -> None:
+        lease = [True]
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(), may_lead=lambda: lease[0])
+        partition.check_settled()
+        lease[0] = False
+        with pytest.raises(Refused) as refused:
+            partition.check_settled()
+        assert refused.value.code is ErrorCode.not_leader_or_follower
+        assert not partition.may_lead
 
     run(scenario)
 

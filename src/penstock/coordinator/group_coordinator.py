@@ -212,6 +212,8 @@ class GroupCoordinator:
         number = self.partition_for(group_id)
         runner = self._runners.get(number)
         if runner is not None:
+            if not runner.may_speak:
+                raise Refused(ErrorCode.not_coordinator, "the broker has not heard from the metadata store")
             return runner
         if self._image.topics[OFFSETS_TOPIC].partitions[number].leader != self._config.node_id:
             raise Refused(ErrorCode.not_coordinator)

@@ -51,6 +51,11 @@ class ShardRunner:
         """Whether the partition has been led without a break since the runner was made for it."""
         return self._leading is not None and self._partition.leading is self._leading
 
+    @property
+    def may_speak(self) -> bool:
+        """Whether the broker's lease lets it answer for its groups: another may coordinate them, and know more."""
+        return self._partition.may_lead
+
     async def load(self) -> None:
         """Bring the state up to the end of the log; until then every command is refused."""
         latest, count = await self._read_latest()

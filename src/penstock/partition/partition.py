@@ -206,10 +206,15 @@ class Partition:
                 ErrorCode.not_enough_replicas, f"{len(leading.isr)} replicas are in sync, {self.isr_min} are needed"
             )
 
+    @property
+    def may_lead(self) -> bool:
+        """Whether the broker's lease lets it speak for this partition now."""
+        return self._may_lead is None or self._may_lead()
+
     def _check_leading(self) -> None:
         if self.leading is None:
             raise Refused(ErrorCode.not_leader_or_follower, f"{self.topic_partition} is led by another broker")
-        if self._may_lead is not None and not self._may_lead():
+        if not self.may_lead:
             raise Refused(ErrorCode.not_leader_or_follower, "the broker has not heard from the metadata store")
 
     @property
@@ -433,8 +438,11 @@ class Partition:
     def check_settled(self) -> None:
         """Refused while a new leader does not know whether all that it has was committed (KIP-207).
 
-        The leader before it may have told its clients of a higher watermark than it knows of.
+        The leader before it may have told its clients of a higher watermark than it knows of. So may the one after it,
+        when the broker's lease has run out.
         """
+        if self.leading is not None:
+            self._check_leading()
         if self.high_watermark < self._epoch_start:
             raise Refused(
                 ErrorCode.offset_not_available, f"the high watermark is not known from {self._epoch_start} on"
