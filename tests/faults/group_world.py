@@ -30,9 +30,9 @@ CONFIG = {
 
 
 class SocketNetwork:
-    """What `Links` needs of a network."""
+    """What `Links` needs of a network. Its simulated host stands for this machine."""
 
-    async def connect(self, factory: Callable[[], SimClient], port: int) -> tuple[Any, SimClient]:
+    async def connect(self, factory: Callable[[], SimClient], _: str, port: int) -> tuple[Any, SimClient]:
         return await asyncio.get_running_loop().create_connection(factory, HOST, port)
 
 
