@@ -67,7 +67,7 @@ def test_record_is_neither_acked_nor_shown_before_it_is_synced(new_broker: NewBr
 
 
 @pytest.mark.parametrize("times", ["once", "from then on"])
-def test_no_ack_ever_comes_after_a_failed_sync(
+def test_reliability_rule_17_no_ack_ever_comes_after_a_failed_sync(
     times: str, new_broker: NewBroker, verify_log: VerifyLog, tmp_path: Path
 ) -> None:
     """`once`: the calls after it succeed, as Linux does it after it has dropped the pages (fsyncgate)."""

@@ -17,7 +17,7 @@ from penstock.cluster.image import PartitionState
 from penstock.partition.partition import Partition
 from penstock.storage.fs import PosixFileSystem
 from penstock.storage.log_manager import LogManager
-from penstock.wire.batch import Record, build_batch, records_of
+from penstock.wire.batch import Record, build_batch, records_of, stamp
 
 TP = TopicPartition("topic", 0)
 
@@ -66,6 +66,11 @@ def open_partition(
     alone = (NodeId(1),)
     partition.take_role(PartitionState(0, alone, alone, NodeId(1), LeaderEpoch(epoch), 0))
     return partition
+
+
+def led_with_two_others(partition: Partition, epoch: int) -> None:
+    replicas = (NodeId(1), NodeId(2), NodeId(3))
+    partition.take_role(PartitionState(0, replicas, replicas, NodeId(1), LeaderEpoch(epoch), 1))
 
 
 def batch(*values: bytes) -> memoryview:
@@ -334,3 +339,70 @@ def test_a_damaged_or_premature_snapshot_is_not_believed(tmp_path: Path) -> None
         assert partition.append(idempotent(0, b"a"), produce_version=9) == first
 
     run(scenario)
+
+
+def test_reliability_rule_11_a_new_leader_shows_nothing_before_it_knows_what_is_committed(tmp_path: Path) -> None:
+    """Its predecessor may have shown more than it knows to be committed: time would run backwards (KIP-207)."""
+
+    async def scenario() -> None:
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(durability="os"))
+        partition.take_role(
+            PartitionState(0, (NodeId(1), NodeId(2)), (NodeId(1), NodeId(2)), NodeId(2), LeaderEpoch(1), 1)
+        )
+        partition.copy(stamped(batch(b"a", b"b"), offset=0, epoch=1))
+        assert partition.high_watermark == 0  # The leader has not said more yet.
+        led_with_two_others(partition, epoch=2)
+        for ask in (partition.check_settled, lambda: partition.read(Offset(0), 1000, at_least_one=True)):
+            with pytest.raises(Refused) as refused:
+                ask()
+            assert refused.value.code is ErrorCode.offset_not_available
+        for node_id in (2, 3):
+            assert partition.on_follower_fetch(NodeId(node_id), 7, Offset(2), LeaderEpoch(1)) is None
+        partition.check_settled()
+        assert values_in(partition.read(Offset(0), 1000, at_least_one=True)) == [b"a", b"b"]
+
+    run(scenario)
+
+
+def test_reliability_rule_3_a_leader_without_its_lease_promises_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(durability="os"))
+        told: list[ErrorCode] = []
+        led_with_two_others(partition, epoch=1)
+        appended = partition.append(batch(b"a"), produce_version=9)
+        assert not partition.when_committed(appended.next_offset, told.append)
+        partition._may_lead = lambda: False
+        for node_id in (2, 3):
+            with pytest.raises(Refused):
+                partition.on_follower_fetch(NodeId(node_id), 7, Offset(1), LeaderEpoch(1))
+        with pytest.raises(Refused) as refused:
+            partition.append(batch(b"b"), produce_version=9)
+        assert refused.value.code is ErrorCode.not_leader_or_follower
+        assert (partition.high_watermark, told) == (0, [])
+        partition.resign()
+        assert told == [ErrorCode.not_leader_or_follower]
+
+    run(scenario)
+
+
+def test_reliability_rule_2_every_epoch_change_is_compared_with_the_leaders_history(tmp_path: Path) -> None:
+    """KIP-279: the answer is the largest epoch up to the one asked for, and where it ends."""
+
+    async def scenario() -> None:
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(durability="os"))
+        for epoch in (1, 4):
+            led_with_two_others(partition, epoch)
+            partition.append(batch(b"x", b"y"), produce_version=9)
+        follower = NodeId(2)
+        assert partition.on_follower_fetch(follower, 7, Offset(2), LeaderEpoch(1)) is None
+        # It has two records of epoch 1 more than we, or records of an epoch that we never had.
+        assert partition.on_follower_fetch(follower, 7, Offset(4), LeaderEpoch(1)) == (1, 2)
+        assert partition.on_follower_fetch(follower, 7, Offset(4), LeaderEpoch(3)) == (1, 2)
+        assert partition.on_follower_fetch(follower, 7, Offset(4), LeaderEpoch(4)) is None
+
+    run(scenario)
+
+
+def stamped(view: memoryview, *, offset: int, epoch: int) -> memoryview:
+    stamp(view, 0, offset, epoch)
+    return view

@@ -158,7 +158,7 @@ def test_numbers_that_no_producer_has_are_refused(sent: BatchHeader, code: Error
 # Retries (S10)
 
 
-def test_a_retry_of_the_last_five_batches_is_answered_with_the_original_offset() -> None:
+def test_reliability_rule_13_a_retry_of_the_last_five_batches_is_answered_with_the_original_offset() -> None:
     broker = Broker()
     broker.send(0, 10, 20, 30, 40, 50, count=10)
     assert broker.send(50, 40, 30, 20, 10, count=10) == [50, 40, 30, 20, 10]
@@ -463,7 +463,7 @@ def test_replaying_the_log_gives_the_state_that_grew_with_it(history: list[Sent]
 
 
 @given(conversations(), st.data())
-def test_a_snapshot_and_the_batches_behind_it_give_the_state_at_any_truncation(
+def test_reliability_rule_14_a_snapshot_and_the_batches_behind_it_give_the_state_at_any_truncation(
     history: list[Sent], data: st.DataObject
 ) -> None:
     broker = Broker()

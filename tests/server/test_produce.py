@@ -145,7 +145,7 @@ def test_a_client_that_left_leaves_no_timer_once_its_records_are_safe(tmp_path: 
 
 
 @pytest.mark.parametrize("timeout_ms", [10_000, 30])
-def test_a_reply_that_fails_does_not_keep_others_from_theirs(
+def test_reliability_rule_24_a_reply_that_fails_closes_its_connection_and_keeps_nobody_from_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_ms: int
 ) -> None:
     """All wait for the same sync, or time out in the same tick."""

@@ -122,7 +122,7 @@ def test_a_new_partition_gets_kafkas_files(tmp_path):
 # Topics that come and go
 
 
-def test_data_of_another_topic_id_is_set_aside(tmp_path):
+def test_reliability_rule_22_data_of_another_topic_id_is_set_aside(tmp_path):
     async def life():
         logs = started(PosixFileSystem(), tmp_path)
         append(logs.open(TP, TOPIC_ID, CONFIG), [b"old"])
@@ -460,7 +460,7 @@ def test_old_segments_are_deleted_and_their_files_removed(tmp_path):
     run(life())
 
 
-def test_a_jump_of_the_clock_deletes_nothing_at_once(tmp_path):
+def test_reliability_rule_21_a_jump_of_the_clock_deletes_nothing_at_once(tmp_path):
     async def life():
         clock = TurnableClock()
         logs = started(FailingFileSystem(), tmp_path, clock)

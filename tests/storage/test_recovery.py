@@ -198,7 +198,7 @@ def test_a_thousand_random_bit_flips_above_the_recovery_point_are_cut(fs, direct
         log.close()
 
 
-def test_a_thousand_random_bit_flips_below_the_recovery_point_are_reported_and_nothing_is_cut(fs, directory):
+def test_reliability_rule_18_bit_flips_below_the_recovery_point_are_reported_and_nothing_is_cut(fs, directory):
     written = filled(fs, directory, 12)
     whole = b"".join(written)
     random = Random(2)
@@ -327,7 +327,7 @@ def test_the_start_of_the_log_is_remembered(fs, directory):
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_any_part_of_an_index_may_be_lost_in_a_crash(fs, directory, kind, clean):
+def test_reliability_rule_19_any_part_of_an_index_may_be_lost_in_a_crash(fs, directory, kind, clean):
     """The largest timestamp is at the beginning: losing it would let retention delete the segment too early."""
     log = opened(fs, directory, index_interval_bytes=100)
     written = []

@@ -59,7 +59,7 @@ def test_a_swap_that_was_not_decided_is_undone(fs, directory):
     assert not any("swap" in name for name in fs.listdir(directory))
 
 
-def test_a_swap_that_was_decided_is_completed_from_wherever_it_stopped(fs, directory):
+def test_reliability_rule_20_a_swap_that_was_decided_is_completed_from_wherever_it_stopped(fs, directory):
     class Crash(Exception):
         pass
 

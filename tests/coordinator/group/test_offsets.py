@@ -37,7 +37,7 @@ def test_a_member_of_the_generation_commits() -> None:
     assert (world.offset(), world.offset(partition=1)) == (5, 7)
 
 
-def test_a_commit_of_an_old_generation_is_refused() -> None:
+def test_reliability_rule_12_a_commit_of_an_old_generation_is_refused() -> None:
     world = World()
     (leader, follower), generation = world.stable()
     for member_id in (leader, follower):
