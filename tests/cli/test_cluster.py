@@ -209,7 +209,9 @@ def test_a_broker_that_cannot_start_is_shown_with_its_log(
     assert not is_open(base_port)
 
 
-def test_status_names_who_is_away_and_what_is_offline(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_names_who_is_away_and_what_is_offline(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from types import SimpleNamespace as Found
 
     from penstock.cli import cluster
@@ -227,9 +229,13 @@ def test_status_names_who_is_away_and_what_is_offline(capsys: pytest.CaptureFixt
     view = cluster._view(metadata)  # type: ignore[arg-type]
     assert [found["partition"] for found in view["under_replicated"]] == [1, 2]
     assert [found["partition"] for found in view["offline"]] == [2]
-    cluster._print_view(view)
+    admin = Found(list_topics=lambda timeout: metadata)
+    monkeypatch.setattr(cluster, "admin_client", lambda bootstrap_server: admin)
+    assert main(["cluster", "status"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Cluster c: nobody controls it; 1 topic, 3 partitions."
     assert lines[5].split() == ["3", "away", "0", "3", "2"]
     assert lines[7] == "1 partition offline, 2 under-replicated:"
     assert [line.split() for line in lines[10:]] == [["t", "2", "none", "1,2,3", "3"], ["t", "1", "2", "1,2,3", "2,1"]]
+    del partitions[1], partitions[2]
+    assert main(["cluster", "status"]) == 0

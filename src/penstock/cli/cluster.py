@@ -242,6 +242,8 @@ def _report_stop(broker: "LocalBroker", in_order: bool) -> None:
 def status(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER, json: AsJson = False) -> None:
     """Show the brokers, who controls, and the partitions with too few replicas in sync or without a leader.
 
+    The exit code is 1 while there are such partitions.
+
     \b
     Examples:
       penstock cluster status
@@ -255,6 +257,8 @@ def status(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER, json: A
         print_json(found)
     else:
         _print_view(found)
+    if found["offline"] or found["under_replicated"]:
+        raise typer.Exit(1)
 
 
 def _view(metadata: "ClusterMetadata") -> dict[str, Any]:
