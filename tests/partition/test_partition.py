@@ -14,6 +14,7 @@ from penstock.base.errors import ErrorCode, Refused
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import LeaderEpoch, NodeId, Offset, TopicPartition
 from penstock.cluster.image import PartitionState
+from penstock.partition import partition as partition_module
 from penstock.partition.partition import Partition
 from penstock.storage.fs import PosixFileSystem
 from penstock.storage.log_manager import LogManager
@@ -399,6 +400,29 @@ def test_reliability_rule_2_every_epoch_change_is_compared_with_the_leaders_hist
         assert partition.on_follower_fetch(follower, 7, Offset(4), LeaderEpoch(1)) == (1, 2)
         assert partition.on_follower_fetch(follower, 7, Offset(4), LeaderEpoch(3)) == (1, 2)
         assert partition.on_follower_fetch(follower, 7, Offset(4), LeaderEpoch(4)) is None
+
+    run(scenario)
+
+
+def test_what_is_remembered_of_batches_that_cannot_be_committed_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(partition_module, "UNCOMMITTED_MAX", 3)
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(durability="os"))
+        led_with_two_others(partition, epoch=1)
+        sizes = []
+        for _ in range(5):
+            view = batch(b"x")
+            sizes.append(len(view))
+            partition.append(view, produce_version=9)
+        assert [size for _, size in partition._uncommitted_bytes] == [*sizes[:2], sum(sizes[2:])]
+        told: list[int] = []
+        partition.wait(told.append)
+        for node_id in (2, 3):
+            partition.on_follower_fetch(NodeId(node_id), 7, Offset(5), LeaderEpoch(1))
+        await asyncio.sleep(0)
+        assert told == [sum(sizes)]
 
     run(scenario)
 

@@ -44,6 +44,9 @@ from penstock.wire.batch import (
 
 log = get_logger(__name__)
 
+# Batches whose sizes are remembered apart until they are committed; while too few replicas are in sync that is never.
+UNCOMMITTED_MAX = 10_000
+
 # Told the error code once it is known whether an append is committed.
 Committed = Callable[[ErrorCode], None]
 # Told how many bytes have become readable; a waiter counts them against its `min_bytes`.
@@ -327,7 +330,7 @@ class Partition:
         last_offset = partition_log.log_end + last_offset_delta
         partition_log.append(batch, last_offset, max_timestamp)
         log_end = leading.log_end = partition_log.log_end
-        self._uncommitted_bytes.append((log_end, len(batch)))
+        self._note_uncommitted(len(batch))
         if self._followers_waiting and self._followers_wake_up is None:
             self._followers_wake_up = asyncio.get_running_loop().call_soon(self._tell_followers)
         if partition_log.config.durability == "fsync":
@@ -335,6 +338,13 @@ class Partition:
         else:
             self._on_safe(log_end)
         return log_end
+
+    def _note_uncommitted(self, size: int) -> None:
+        batches = self._uncommitted_bytes
+        if len(batches) < UNCOMMITTED_MAX:
+            batches.append((self.log.log_end, size))
+        else:
+            batches[-1] = (self.log.log_end, batches[-1][1] + size)
 
     def _begin_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
         """Note that records of `epoch` begin at `start`; the next flush makes it durable, together with the first."""
@@ -532,7 +542,7 @@ class Partition:
             if epoch != self._epochs.latest:
                 self._begin_epoch(epoch, Offset(header.base_offset))
             self.log.append(records[position:end], header.last_offset, header.max_timestamp)
-            self._uncommitted_bytes.append((self.log.log_end, header.size))
+            self._note_uncommitted(header.size)
             if header.producer_id != NO_PRODUCER_ID:
                 self.producers.apply(header, header.base_offset, now_ms)
             self._producer_files.on_appended(self.producers, header.size)
