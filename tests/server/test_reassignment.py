@@ -139,8 +139,8 @@ def test_replicas_are_in_the_one_directory_there_is(tmp_path: Path, version: int
     run_two(tmp_path, scenario)
 
 
-def test_throttles_that_were_never_set_can_be_deleted_and_not_set(tmp_path: Path) -> None:
-    """As kafka-reassign-partitions does with --verify and --cancel."""
+def test_throttles_are_set_shown_and_deleted_also_when_they_were_never_set(tmp_path: Path) -> None:
+    """As kafka-reassign-partitions does: --throttle sets them, --verify and --cancel delete them in any case."""
 
     async def scenario(one: RunningBroker, two: RunningBroker) -> None:
         await create(one, two, [1])
@@ -157,8 +157,18 @@ def test_throttles_that_were_never_set_can_be_deleted_and_not_set(tmp_path: Path
         log_dir_rate = "replica.alter.log.dirs.io.max.bytes.per.second"
         assert await alter(4, "1", 1, None, *rates, log_dir_rate) == ErrorCode.none
         assert await alter(2, "t", 1, None, *replicas) == ErrorCode.none
-        assert await alter(4, "1", 0, "1000", *rates) == ErrorCode.invalid_request
-        assert await alter(2, "t", 0, "0:1", *replicas) == ErrorCode.invalid_config
+        quota = one.broker.partitions.leader_quota
+        assert not quota.is_active
+        assert await alter(4, "1", 0, "1000", *rates) == ErrorCode.none
+        assert await alter(2, "t", 0, "0:1,7:2", *replicas) == ErrorCode.none
+        await until(lambda: quota.is_throttled("t", 0))
+        assert not quota.is_throttled("t", 7)
+        assert not two.broker.partitions.leader_quota.is_active
+        assert await alter(4, "1", 0, "0", *rates) == ErrorCode.invalid_config
+        assert await alter(2, "t", 0, "0", *replicas) == ErrorCode.invalid_config
+        assert await alter(4, "1", 0, "1000", log_dir_rate) == ErrorCode.invalid_request
+        assert await alter(4, "1", 1, None, *rates, log_dir_rate) == ErrorCode.none
+        await until(lambda: not quota.is_active)
         client.close()
 
     run_two(tmp_path, scenario)

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from in_process_broker import Client, RunningBroker, fetch_fields, running_broker, until
 
 from penstock.base.config import RACK_AWARE_SELECTOR
@@ -336,5 +337,41 @@ def test_groups_move_with_their_partition(tmp_path: Path) -> None:
                 client.close()
             await asyncio.sleep(0.01)
         assert found == 42
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("side", "replica"), [("leader", "0:1"), ("follower", "0:3")])
+def test_a_throttled_move_takes_its_time_and_holds_up_nobody(tmp_path: Path, side: str, replica: str) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.create_topic("t", [[1, 2]], **{f"{side}_replication_throttled_replicas": replica})
+        await cluster.create_topic("u", [[1, 2, 3]])
+        client = await cluster.leader()
+        for _ in range(40):
+            assert (await client.produce("t", b"x" * 10_000)).error_code == 0
+        rate = Struct(name=f"{side}.replication.throttled.rate", config_operation=0, value="200000")
+        brokers = [Struct(resource_type=4, resource_name=name, configs=[rate]) for name in ("1", "3")]
+        altered = await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=brokers, validate_only=False)
+        assert [item.error_code for item in altered.responses] == [0, 0]
+        quotas = cluster.brokers[int(replica[-1])].broker._replicas._replication.quotas
+        await until(lambda: (quotas.leader if side == "leader" else quotas.follower).is_active)
+
+        began_s = asyncio.get_running_loop().time()
+        topics = [Struct(name="t", partitions=[Struct(partition_index=0, replicas=[1, 2, 3])])]
+        moved = await client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, topics=topics)
+        assert moved.responses[0].partitions[0].error_code == 0
+        # Those in sync are waited for, the third is not.
+        assert (await client.produce("t", b"y")).error_code == 0
+        assert (await client.produce("u", b"y")).error_code == 0
+        assert 3 not in cluster.state().isr
+        await until(lambda: 3 in cluster.state().isr, "the third is in sync")
+        # 400 kB at 200 kB/s, of which a second's worth and a batch may come at once.
+        assert asyncio.get_running_loop().time() - began_s >= (400_000 - 200_000 - 20_000) / 200_000
+        # In sync it is throttled no more: this would take 20 s.
+        for _ in range(40):
+            assert (await client.produce("t", b"x" * 100_000)).error_code == 0
+        assert asyncio.get_running_loop().time() - began_s < 15
+        assert cluster.log_bytes(3) == cluster.log_bytes(1)
+        client.close()
 
     run(tmp_path, scenario)

@@ -11,6 +11,7 @@ from typing import Any, Self
 from penstock.base.config_ignored import why_ignored, why_refused
 from penstock.base.config_key import (
     INT_MAX,
+    LONG_MAX,
     ConfigKey,
     InvalidConfig,
     Rule,
@@ -66,6 +67,8 @@ class BrokerConfig:
 
     replica_lag_time_max_ms: int = 30_000  # Kafka's: a follower that is behind for longer is not waited for.
     replica_fetch_wait_max_ms: int = 500  # Kafka's. A follower's empty fetch comes back after it, with the watermark.
+    leader_replication_throttled_rate: int = LONG_MAX  # As Kafka: whoever moves partitions says how fast.
+    follower_replication_throttled_rate: int = LONG_MAX
     replica_selector_class: str = LEADER_SELECTOR  # As Kafka: consumers read from leaders.
     controlled_shutdown_enable: bool = True  # A stop hands over the leaders first.
     auto_leader_rebalance_enable: bool = True  # Leaders go back to their preferred brokers by and by.
@@ -297,6 +300,11 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
         _key("delete.topic.enable", boolean(), "Whether topics can be deleted."),
         _key("fetch.max.bytes", integer(1024), "The most that one Fetch returns."),
         _key(
+            "follower.replication.throttled.rate",
+            long(1),
+            "Bytes per second that the broker copies of follower.replication.throttled.replicas, all together.",
+        ),
+        _key(
             "group.consumer.assignors",
             list_of("uniform", "range"),
             "How groups of the new protocol are assigned; the first is for members that do not ask for one.",
@@ -329,6 +337,11 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
             "leader.imbalance.check.interval.seconds",
             long(1),
             "How often the controller looks for partitions that their preferred broker does not lead.",
+        ),
+        _key(
+            "leader.replication.throttled.rate",
+            long(1),
+            "Bytes per second that the broker sends of leader.replication.throttled.replicas, all together.",
         ),
         _special("listeners", "PLAINTEXT://host:port", DEFAULT_LISTENER, "Where the broker listens. Port 0: any free."),
         _key("log.cleaner.backoff.ms", long(0), "How long compaction sleeps when there is nothing to do."),
@@ -421,6 +434,8 @@ DYNAMIC_BROKER_CONFIGS = frozenset(
         "auto.create.topics.enable",
         "default.replication.factor",
         "delete.topic.enable",
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
         "max.connection.creation.rate",
         "num.partitions",
         *(key.synonym for key in TOPIC_CONFIGS.values() if key.synonym is not None and key.refused is None),

@@ -163,13 +163,17 @@ def text(pattern: str, allowed: str) -> Rule:
     return Rule(ConfigType.STRING, allowed, parse)
 
 
-def any_list() -> Rule:
-    """For lists that nothing reads yet: only ever compared with their default."""
+def list_matching(pattern: str, allowed: str) -> Rule:
+    """A list of items that all match."""
+    compiled = re.compile(pattern, re.ASCII)
 
     def parse(text: str) -> tuple[str, ...]:
-        return tuple(item.strip() for item in text.split(",")) if text else ()
+        items = tuple(item.strip() for item in text.split(",")) if text else ()
+        if not all(compiled.fullmatch(item) for item in items):
+            raise ValueError
+        return items
 
-    return Rule(ConfigType.LIST, "a list", parse)
+    return Rule(ConfigType.LIST, allowed, parse)
 
 
 def _integer_parser(at_least: int, at_most: int) -> Callable[[str], int]:

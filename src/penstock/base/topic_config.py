@@ -16,11 +16,11 @@ from penstock.base.config_key import (
     InvalidConfig,
     Rule,
     Synonym,
-    any_list,
     boolean,
     by_name,
     double,
     integer,
+    list_matching,
     list_of,
     long,
     one_of,
@@ -30,6 +30,7 @@ from penstock.base.config_key import (
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
+ALL_REPLICAS = "*"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +56,9 @@ class TopicConfig:
     min_insync_replicas: int = 1  # One broker is a whole cluster here.
     unclean_leader_election_enable: bool = False  # An acked record is kept, even if the partition has to wait.
     durability: str = "fsync"  # An acked record is on disk. "os": in the page cache, as with Kafka.
+    # Nothing is throttled, and what is not in sync catches up as fast as it can.
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
     verify_records: bool = False  # Kafka always does; here it takes a microsecond for each record.
 
     @property
@@ -112,7 +116,8 @@ DEFAULT_TOPIC_CONFIG = TopicConfig()
 _TIERED = "tiered storage to object stores is not planned; the lake is Spark's job"
 _FLUSH = "penstock.durability decides: with fsync every acked record is on disk, with os the kernel decides when"
 _LEVEL = "the broker recompresses at the codec's default level only"
-_THROTTLE = "replication is not throttled yet"
+# Ten digits hold any partition and any broker.
+_THROTTLED_REPLICAS = list_matching(r"\*|[0-9]{1,10}:[0-9]{1,10}", "* or a list of partition:broker")
 
 
 def _key(name: str, rule: Rule, documentation: str, *synonyms: str | Synonym) -> ConfigKey:
@@ -169,14 +174,22 @@ TOPIC_CONFIGS: Mapping[str, ConfigKey] = by_name(
         ),
         _refused("flush.messages", long(1), str(LONG_MAX), _FLUSH, "log.flush.interval.messages"),
         _refused("flush.ms", long(0), str(LONG_MAX), _FLUSH, "log.flush.interval.ms"),
-        _refused("follower.replication.throttled.replicas", any_list(), "", _THROTTLE),
+        _key(
+            "follower.replication.throttled.replicas",
+            _THROTTLED_REPLICAS,
+            "Replicas that copy no faster than follower.replication.throttled.rate until they are in sync.",
+        ),
         _key(
             "index.interval.bytes",
             integer(0),
             "Bytes of a segment between two entries of its index.",
             "log.index.interval.bytes",
         ),
-        _refused("leader.replication.throttled.replicas", any_list(), "", _THROTTLE),
+        _key(
+            "leader.replication.throttled.replicas",
+            _THROTTLED_REPLICAS,
+            "Replicas that, leading, send no faster than leader.replication.throttled.rate to whom is not in sync.",
+        ),
         _refused("local.retention.bytes", long(-2), "-2", _TIERED, "log.local.retention.bytes"),
         _refused("local.retention.ms", long(-2), "-2", _TIERED, "log.local.retention.ms"),
         _key(

@@ -25,14 +25,8 @@ from penstock.cluster.topic_plan import existing_topic
 
 ALL_BROKERS_NAME = ""  # On the wire; in the store it is records.ALL_BROKERS.
 
-# Not served, so there is nothing to delete. kafka-reassign-partitions deletes them after each move, set or not.
-THROTTLES = frozenset(
-    (
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    )
-)
+# Not served, so there is nothing to delete. kafka-reassign-partitions deletes it after each move, set or not.
+LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 class ResourceType(IntEnum):
@@ -150,7 +144,7 @@ def _altered(
         raise Refused(ErrorCode.invalid_request, "A setting is in the request more than once")
     overrides = {} if alteration.replaces_all else dict(old)
     for name, operation, value in alteration.operations:
-        if operation == Operation.DELETE and name in THROTTLES:
+        if operation == Operation.DELETE and name == LOG_DIRS_RATE:
             continue
         key = setting(name)
         if operation == Operation.DELETE:

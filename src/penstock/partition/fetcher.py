@@ -6,6 +6,8 @@ synced (where the topic wants that) before the next Fetch leaves, and while the 
 The leader keeps a session (KIP-227): a Fetch names only the partitions whose offset has moved. When partitions are
 added while a Fetch waits at the leader, the connection is given up for a new one: else they would wait as well, and no
 reply can then be of an assignment that is over.
+
+Throttled partitions (replication_quota.py) rest while more of them was copied than may be; the others go on.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ from penstock.base.logging import get_logger
 from penstock.base.types import LeaderEpoch, NodeId, Offset
 from penstock.partition.partition import Partition
 from penstock.partition.peers import PeerLink, PeerLinks, PeerLost
+from penstock.partition.replication_quota import ReplicationQuota
 from penstock.wire.batch import CorruptBatch
 from penstock.wire.follower_fetch import (
     FOLLOWER_VERSION,
@@ -39,6 +42,8 @@ RECONNECT_S = 0.1  # A leader that has just died is given up by the image, not b
 REPLY_S_MAX = 10.0  # Beyond the wait that we ask for.
 REST_S = 0.05  # The leader's image or ours is behind: it will not be for long.
 FAULT_REST_S = 1.0  # The disk, here or there.
+# For the throttle. Short: whoever comes in sync meanwhile is waited for.
+THROTTLE_REST_S_MAX = 0.1
 
 SESSION_ERRORS = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 # The image of one of us is behind.
@@ -60,6 +65,7 @@ class Following:
     partition: Partition
     leader_epoch: LeaderEpoch
     rests_until_s: float | None = None  # Not fetched before that: something was wrong with it.
+    is_in_sync: bool = True  # As the image has it.
     fault: str = ""  # What was wrong with it, and has been logged.
 
 
@@ -73,6 +79,7 @@ class Fetcher:
         links: PeerLinks,
         clock: Clock,
         wait_max_ms: int,
+        quota: ReplicationQuota,
     ) -> None:
         self._leader = leader
         self._node_id = node_id
@@ -80,7 +87,9 @@ class Fetcher:
         self._links = links
         self._clock = clock
         self._wait_max_ms = wait_max_ms
+        self._quota = quota
         self._following: dict[Key, Following] = {}
+        self._catching_up: dict[Key, Following] = {}  # Those that are not in sync.
         self._resting: dict[Key, Following] = {}
         self._moved: dict[Key, None] = {}  # What the leader's session does not know yet.
         self._forgotten: dict[Key, None] = {}  # What it still knows and shall not.
@@ -97,15 +106,17 @@ class Fetcher:
     def is_idle(self) -> bool:
         return not self._following
 
-    def follow(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
+    def follow(self, partition: Partition, leader_epoch: LeaderEpoch, *, is_in_sync: bool) -> None:
         """Copy the partition from now on."""
         key = _key(partition)
         known = self._following.get(key)
         if known is not None and known.partition is partition and known.leader_epoch == leader_epoch:
+            self._note_sync(known, is_in_sync)
             return
         if known is not None:
             self.drop(known.partition)
         following = self._following[key] = Following(partition, leader_epoch)
+        self._note_sync(following, is_in_sync)
         partition.on_copies_safe = partial(self._on_safe, partition)
         self._moved[key] = None
         self._forgotten.pop(key, None)
@@ -118,6 +129,13 @@ class Fetcher:
             self._is_interrupted = True
             asyncio.get_running_loop().call_soon(self._link.close)
 
+    def _note_sync(self, following: Following, is_in_sync: bool) -> None:
+        following.is_in_sync = is_in_sync
+        if is_in_sync:
+            self._catching_up.pop(_key(following.partition), None)
+        else:
+            self._catching_up[_key(following.partition)] = following
+
     def drop(self, partition: Partition) -> None:
         """Copy the partition no more."""
         key = _key(partition)
@@ -125,6 +143,7 @@ class Fetcher:
         if following is None or following.partition is not partition:
             return
         del self._following[key]
+        self._catching_up.pop(key, None)
         self._resting.pop(key, None)
         self._moved.pop(key, None)
         self._forgotten[key] = None
@@ -174,6 +193,8 @@ class Fetcher:
     async def _copy_over(self, link: PeerLink) -> None:
         self._begin_session()
         while self._following:
+            if self._quota.is_active:
+                self._hold_back()
             wait_s = self._wake_rested()
             if len(self._resting) == len(self._following):
                 await asyncio.sleep(wait_s)
@@ -185,6 +206,14 @@ class Fetcher:
     def _begin_session(self) -> None:
         self._session_id, self._session_epoch = NO_SESSION, 0
         self._forgotten.clear()
+
+    def _hold_back(self) -> None:
+        """Let the throttled partitions rest when more of them was copied than may be."""
+        wait_s = self._quota.wait_s(self._clock.monotonic())
+        if wait_s > 0:
+            for key, following in self._catching_up.items():
+                if key not in self._resting and self._is_throttled(following):
+                    self._rest(following, min(wait_s, THROTTLE_REST_S_MAX))
 
     def _wake_rested(self) -> float:
         """Take up again what has rested long enough; gives how long the next Fetch may wait."""
@@ -204,7 +233,8 @@ class Fetcher:
 
     def _request(self, max_wait_ms: int) -> bytearray:
         keys = self._moved if self._session_epoch else self._following
-        wanted = [_copy_from(self._following[key]) for key in keys if key not in self._resting]
+        bytes_max = self._throttled_bytes_max() if self._quota.is_active else {}
+        wanted = [_copy_from(self._following[key], bytes_max.get(key)) for key in keys if key not in self._resting]
         body = pack_follower_fetch(
             node_id=self._node_id,
             broker_epoch=self._broker_epoch(),
@@ -218,6 +248,18 @@ class Fetcher:
         self._moved.clear()
         self._forgotten.clear()
         return body
+
+    def _throttled_bytes_max(self) -> dict[Key, int]:
+        """How much of each throttled partition may come, so that they do not use up more than there is room for."""
+        throttled = [
+            key
+            for key, following in self._catching_up.items()
+            if key not in self._resting and self._is_throttled(following)
+        ]
+        if not throttled:
+            return {}
+        each = max(1, self._quota.room_bytes(self._clock.monotonic()) // len(throttled))
+        return dict.fromkeys(throttled, each)
 
     # Replies
 
@@ -253,6 +295,8 @@ class Fetcher:
             try:
                 if item.records:
                     self._moved[_key(partition)] = None
+                    if self._quota.is_active and self._is_throttled(following):
+                        self._quota.take(len(item.records), self._clock.monotonic())
                     partition.copy(item.records)
                 partition.on_leader_offsets(Offset(item.high_watermark), Offset(item.log_start))
                 following.fault = ""
@@ -260,6 +304,9 @@ class Fetcher:
                 self._on_fault(following, f"records of the leader cannot be stored: {error}")
             if not partition.is_safe:
                 self._unsafe.add(partition)
+
+    def _is_throttled(self, following: Following) -> bool:
+        return not following.is_in_sync and self._quota.is_throttled(*following.partition.topic_partition)
 
     def _on_error(self, following: Following, code: ErrorCode) -> None:
         if code in EXPECTED_ERRORS:
@@ -304,7 +351,7 @@ def _key(partition: Partition) -> Key:
     return partition.topic_id, partition.topic_partition.partition
 
 
-def _copy_from(following: Following) -> CopyFrom:
+def _copy_from(following: Following, bytes_max: int | None) -> CopyFrom:
     offset, last_epoch = following.partition.copied_end
     topic_id, number = _key(following.partition)
-    return CopyFrom(topic_id, number, following.leader_epoch, offset, last_epoch)
+    return CopyFrom(topic_id, number, following.leader_epoch, offset, last_epoch, bytes_max)

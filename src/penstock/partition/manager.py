@@ -18,6 +18,7 @@ from penstock.cluster.image import BrokerRegistration, ClusterImage, PartitionSt
 from penstock.cluster.topic_names import NAME_LENGTH_MAX
 from penstock.partition.partition import Partition
 from penstock.partition.replication import Replication
+from penstock.partition.replication_quota import ReplicationQuota
 from penstock.storage.fs import FileSystem
 from penstock.storage.log import Log
 from penstock.storage.log_manager import LogDirDescription, LogManager
@@ -94,6 +95,11 @@ class PartitionManager:
         image = self._topics.get(topic)
         return image.topic_id if image is not None else None
 
+    @property
+    def leader_quota(self) -> ReplicationQuota:
+        """For what this broker sends to followers that are not in sync."""
+        return self._replication.quotas.leader
+
     def log_dir_description(self) -> LogDirDescription:
         return self._logs.describe()
 
@@ -159,7 +165,11 @@ class PartitionManager:
     def apply(self, image: ClusterImage) -> None:
         """Open, update and delete partitions until they are as the image says."""
         self._own = image.brokers.get(self._config.node_id)
-        defaults = image.broker_config(self._config).topic_defaults
+        config = image.broker_config(self._config)
+        self._replication.quotas.set_rates(
+            leader=config.leader_replication_throttled_rate, follower=config.follower_replication_throttled_rate
+        )
+        defaults = config.topic_defaults
         defaults_changed, self._defaults = defaults != self._defaults, defaults
         for name in [name for name in self._topics if name not in image.topics]:
             self._remove_topic(self._topics[name])
@@ -175,6 +185,11 @@ class PartitionManager:
         config = self._topic_config(topic)
         self._topics[topic.name] = topic
         self._topic_names[topic.topic_id] = topic.name
+        self._replication.quotas.set_topic(
+            topic.name,
+            leader=config.leader_replication_throttled_replicas,
+            follower=config.follower_replication_throttled_replicas,
+        )
         for state in topic.partitions:
             key = (topic.name, state.partition)
             existing = self._partitions.get(key)
@@ -243,6 +258,7 @@ class PartitionManager:
         # First the names: who waits for a partition asks for it again as soon as it is woken.
         del self._topics[topic.name]
         self._topic_names.pop(topic.topic_id, None)
+        self._replication.quotas.set_topic(topic.name)
         for state in topic.partitions:
             self._remove((topic.name, state.partition), ErrorCode.unknown_topic_or_partition)
 

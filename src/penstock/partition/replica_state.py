@@ -86,6 +86,10 @@ class ReplicaState:
     def is_follower(self, node_id: NodeId) -> bool:
         return node_id in self._followers
 
+    def is_catching_up(self, node_id: NodeId) -> bool:
+        """Whether nobody waits for this follower: it is not in sync, and not about to be."""
+        return node_id not in self.isr and (self.pending is None or node_id not in self.pending)
+
     @property
     def maximal_isr(self) -> frozenset[NodeId]:
         """Everyone who is in sync or may be."""

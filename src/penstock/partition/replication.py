@@ -9,6 +9,7 @@ from penstock.cluster.image import PartitionState
 from penstock.partition.fetcher import Fetcher
 from penstock.partition.partition import Partition
 from penstock.partition.peers import PeerLinks
+from penstock.partition.replication_quota import ReplicationQuotas
 
 
 class Replication:
@@ -20,6 +21,7 @@ class Replication:
         self._clock = clock
         self._links = links
         self._broker_epoch = broker_epoch
+        self.quotas = ReplicationQuotas(config.node_id)
         self._fetchers: dict[NodeId, Fetcher] = {}
         self._leader_of: dict[Partition, NodeId] = {}  # Those that are being copied.
 
@@ -40,8 +42,9 @@ class Replication:
                 links=self._links,
                 clock=self._clock,
                 wait_max_ms=self._config.replica_fetch_wait_max_ms,
+                quota=self.quotas.follower,
             )
-        fetcher.follow(partition, state.leader_epoch)
+        fetcher.follow(partition, state.leader_epoch, is_in_sync=self._config.node_id in state.isr)
 
     def stop_following(self, partition: Partition) -> None:
         leader = self._leader_of.pop(partition, None)

@@ -40,6 +40,7 @@ class CopyFrom(NamedTuple):
     leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int  # Of the record before `fetch_offset`.
+    bytes_max: int | None = None  # None: as much as of all partitions together.
 
 
 class Copied(NamedTuple):
@@ -80,8 +81,9 @@ def pack_follower_fetch(
     for topic_id, items in by_topic.items():
         out += topic_id.bytes
         write_uvarint(out, len(items) + 1)
-        for _, index, leader_epoch, offset, last_epoch in items:
-            out += _WANTED.pack(index, leader_epoch, offset, last_epoch, NO_LOG_START, bytes_max)
+        for _, index, leader_epoch, offset, last_epoch, own_bytes_max in items:
+            most = bytes_max if own_bytes_max is None else min(bytes_max, own_bytes_max)
+            out += _WANTED.pack(index, leader_epoch, offset, last_epoch, NO_LOG_START, most)
             out.append(0)
         out.append(0)
     forgotten_by_topic: dict[UUID, list[int]] = {}

@@ -8,6 +8,9 @@ A follower gets what is not committed as well, and says by its offset what it ha
 brokers may do that: a client that posed as a follower could have others believe that records are safe (CVE-2018-1288).
 A follower whose log is not a part of ours is told where it left it, and gets nothing.
 
+A follower that is not in sync gets the records of throttled partitions (KIP-73) only as far as the leader's quota goes;
+the rest of its reply does not wait for them.
+
 From v11 on a consumer may read from a follower (KIP-392). A leader that knows one in the consumer's rack says so.
 """
 
@@ -24,6 +27,7 @@ from penstock.server.authentication import BrokerIdentity
 from penstock.server.connection import Reply
 from penstock.server.context import Context
 from penstock.server.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession
+from penstock.storage.fs import Buffer
 from penstock.storage.segment import NotCached
 from penstock.wire.fetch import (
     NO_REPLICA,
@@ -131,6 +135,7 @@ class _Fetch:
         "_read_committed",
         "_reply",
         "_session",
+        "_throttled_bytes",
         "_timer",
         "_wait_ms",
         "_wanted",
@@ -162,6 +167,7 @@ class _Fetch:
         self._min_bytes = min(request.min_bytes, self._bytes_max, reply.room_bytes)
         self._wait_ms = min(request.max_wait_ms, WAIT_MS_MAX)
         self._missing_bytes = 0
+        self._throttled_bytes = 0  # Of the records that were read.
         self._disk_reads = 0
         self._is_loading = False  # From the disk: then nothing else may make us try again.
         self._partitions: list[Partition] = []
@@ -244,6 +250,7 @@ class _Fetch:
         results = []
         bytes_left, has_error, has_records = min(self._bytes_max, self._reply.room_bytes), False, False
         self._partitions = []
+        self._throttled_bytes = 0
         for item in self._wanted:
             result = self._read(item, bytes_left, at_least_one=not has_records)
             bytes_left = max(0, bytes_left - len(result.records))
@@ -255,7 +262,8 @@ class _Fetch:
         return results, has_error
 
     def _read(self, item: WantedPartition, bytes_left: int, *, at_least_one: bool) -> FetchedPartition:
-        log_start, diverging = NO_OFFSET, None
+        log_start, diverging, is_withheld = NO_OFFSET, None, False
+        records: Buffer
         try:
             if self._is_refused:
                 raise Refused(ErrorCode.topic_authorization_failed, "only brokers may fetch as replicas")
@@ -272,12 +280,15 @@ class _Fetch:
             else:
                 log_start = partition.log_start  # Also with an error: a follower that is too far behind begins there.
                 diverging = partition.on_follower_fetch(*self._follower, offset, LeaderEpoch(item.last_fetched_epoch))
-                records = partition.read_all(offset, bytes_max, at_least_one=at_least_one) if diverging is None else b""
+                records = b""
+                if diverging is None:
+                    records, is_withheld = self._read_for_follower(partition, offset, bytes_max, at_least_one)
         except Refused as refused:
             return self._nothing(item, refused.code, log_start)
         except OSError:
             return self._nothing(item, ErrorCode.kafka_storage_error)
-        self._partitions.append(partition)
+        if not is_withheld:
+            self._partitions.append(partition)
         return FetchedPartition(
             item.partition,
             0,
@@ -288,6 +299,28 @@ class _Fetch:
             self._read_committed,
             diverging,
         )
+
+    def _read_for_follower(
+        self, partition: Partition, offset: Offset, bytes_max: int, at_least_one: bool
+    ) -> tuple[Buffer, bool]:
+        """The records, and whether the quota is used up, so that new ones are not worth waking us for."""
+        quota, leading, follower = self._context.partitions.leader_quota, partition.leading, self._follower
+        assert leading is not None
+        assert follower is not None
+        if (
+            not quota.is_active
+            or not leading.is_catching_up(follower.node_id)
+            or not quota.is_throttled(*partition.topic_partition)
+        ):
+            return partition.read_all(offset, bytes_max, at_least_one=at_least_one), False
+        now_s = self._context.clock.monotonic()
+        room_bytes = quota.room_bytes(now_s) - self._throttled_bytes
+        if room_bytes <= 0:
+            self._wait_ms = min(self._wait_ms, 1 + int(quota.wait_s(now_s) * 1000))
+            return b"", True
+        records = partition.read_all(offset, min(bytes_max, room_bytes), at_least_one=at_least_one)
+        self._throttled_bytes += len(records)
+        return records, False
 
     def _partition(self, topic: str, number: int) -> Partition:
         partitions = self._context.partitions
@@ -316,6 +349,8 @@ class _Fetch:
             self._timer.cancel()
         if not self._reply.is_wanted:
             return
+        if self._throttled_bytes:
+            self._context.partitions.leader_quota.take(self._throttled_bytes, self._context.clock.monotonic())
         session = self._session
         throttle_ms = self._header.throttle_ms
         quotas = self._context.quotas.active
