@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # Compiled modules are kept, whatever the shell says: to compile them anew takes as long as the rest of a start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test faults check bench schemas docs lock clean
+.PHONY: help run test faults check bench mutations schemas docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -30,6 +30,9 @@ check: .venv/dev.stamp ## Lint, types and layering.
 bench: .venv/bench.stamp ## Measure Penstock against Kafka, NATS, RabbitMQ and Redis here. QUICK=1: under three minutes.
 	QUICK=$(QUICK) $(BIN)/python -m bench
 	$(if $(QUICK),,$(BIN)/python -m bench.groups && $(BIN)/python -m bench.cluster)
+
+mutations: .venv/dev.stamp ## Put known bugs into a copy of the source: the tests must find each.
+	$(BIN)/python scripts/mutations.py
 
 schemas: .venv/dev.stamp ## Renew the tables of Kafka's messages and error codes from kio.
 	$(BIN)/python scripts/generate_schemas.py

@@ -211,7 +211,9 @@ def test_records_can_be_deleted_up_to_the_high_watermark_only(tmp_path: Path) ->
     ("epoch", "code"),
     [(-1, None), (3, None), (2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)],
 )
-def test_a_client_with_another_leader_epoch_is_fenced(tmp_path: Path, epoch: int, code: ErrorCode | None) -> None:
+def test_reliability_rule_3_a_client_with_another_leader_epoch_is_fenced(
+    tmp_path: Path, epoch: int, code: ErrorCode | None
+) -> None:
     async def scenario() -> None:
         partition = open_partition(HeldFileSystem(), tmp_path, TopicConfig(), epoch=3)
         if code is None:
@@ -400,6 +402,23 @@ def test_reliability_rule_2_every_epoch_change_is_compared_with_the_leaders_hist
         assert partition.on_follower_fetch(follower, 7, Offset(4), LeaderEpoch(1)) == (1, 2)
         assert partition.on_follower_fetch(follower, 7, Offset(4), LeaderEpoch(3)) == (1, 2)
         assert partition.on_follower_fetch(follower, 7, Offset(4), LeaderEpoch(4)) is None
+
+    run(scenario)
+
+
+def test_reliability_rule_1_a_follower_cuts_by_epochs_and_not_by_its_high_watermark(tmp_path: Path) -> None:
+    """It learns the high watermark late: what lies above may have been acknowledged long ago (KIP-101)."""
+
+    async def scenario() -> None:
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(durability="os"))
+        both = (NodeId(1), NodeId(2))
+        partition.take_role(PartitionState(0, both, both, NodeId(2), LeaderEpoch(1), 1))
+        for offset in range(4):
+            partition.copy(stamped(batch(b"%d" % offset), offset=offset, epoch=1))
+        partition.on_leader_offsets(Offset(1), Offset(0))
+        await partition.truncate((LeaderEpoch(1), Offset(3)))
+        assert (partition.high_watermark, partition.log.log_end) == (1, 3)
+        assert partition.copied_end == (3, 1)
 
     run(scenario)
 

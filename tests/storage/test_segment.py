@@ -109,6 +109,18 @@ def test_an_index_that_names_wrong_offsets_does_not_mislead(directory):
         check_reads(reopen(directory))
 
 
+def test_one_wrong_entry_in_the_middle_does_not_mislead(directory):
+    """Both ends are right, so that nobody notices before it is used."""
+    whole = list(struct.iter_unpack(">II", index_of(directory, "index").read_bytes()))
+    middle = len(whole) // 2
+    for shift in (-3, 3):
+        entries = list(whole)
+        entries[middle] = (whole[middle][0] + shift, whole[middle][1])
+        assert entries == sorted(entries)
+        index_of(directory, "index").write_bytes(b"".join(struct.pack(">II", *entry) for entry in entries))
+        check_reads(reopen(directory))
+
+
 def test_a_batch_inside_a_value_is_not_taken_for_a_batch(tmp_path):
     """Values may be batches themselves: topics that mirror raw segments. An index must not lead into one."""
     inner = opened(FailingFileSystem(), f"{tmp_path}/inner")
