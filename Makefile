@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # Compiled modules are kept, whatever the shell says: to compile them anew takes as long as the rest of a start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test faults check bench mutations schemas docs lock clean
+.PHONY: help run test faults compat check bench mutations schemas docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -20,6 +20,9 @@ test: .venv/dev.stamp ## Run all tests.
 
 faults: .venv/dev.stamp ## Run all fault tests, also those that take minutes. HOURS=3: random mixes for so long.
 	PENSTOCK_FAULT_HOURS=$(HOURS) $(BIN)/python -m pytest tests/faults -m ""
+
+compat: .venv/dev.stamp ## Run real clients and Kafka's tools against a broker. CLUSTER=3: against three with ZooKeeper.
+	PENSTOCK_COMPAT_CLUSTER=$(or $(CLUSTER),1) $(BIN)/python -m pytest tests/compat
 
 check: .venv/dev.stamp ## Lint, types and layering.
 	$(BIN)/ruff check .

@@ -1,22 +1,30 @@
-"""The broker under test: a Penstock process of our own, or one that already runs somewhere."""
+"""The broker under test: Penstock processes of our own, one or a cluster, or one that runs somewhere already."""
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from broker_process import STOP_S_MAX, BrokerProcess
+from broker_cluster import BrokerCluster
+from broker_process import STOP_S_MAX
 from ports import wait_until_closed
 
-__all__ = ["Broker", "BrokerProcess", "ExternalBroker"]
+__all__ = ["Broker", "BrokerCluster", "ExternalBroker", "addresses"]
 
 
 class Broker(Protocol):
-    bootstrap: str
-    data: Path | None  # None: not on this machine, or nobody told us where.
+    bootstrap: str  # As clients take it: the addresses of all brokers, with commas between.
+    log_dirs: Sequence[Path]  # One a broker. Empty: not on this machine, or nobody told us where.
+    replication_factor: int  # Of topics that do not say.
+    min_insync_replicas: int
 
     def check_alive(self) -> None: ...
     def stop(self) -> object: ...
+
+
+def addresses(broker: Broker) -> list[str]:
+    return broker.bootstrap.split(",")
 
 
 class ExternalBroker:
@@ -26,10 +34,12 @@ class ExternalBroker:
     it stops, so PENSTOCK_COMPAT_PID says which process to stop before they are read.
     """
 
+    replication_factor = min_insync_replicas = 1
+
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         data, pid = os.environ.get("PENSTOCK_COMPAT_DATA"), os.environ.get("PENSTOCK_COMPAT_PID")
-        self.data = Path(data) if data and pid else None
+        self.log_dirs = [Path(data)] if data and pid else []
         self._pid = int(pid) if pid else None
 
     def check_alive(self) -> None:

@@ -1,5 +1,6 @@
 """Committed offsets seen from outside the group: the current ones, every one there ever was, and one by a zombie."""
 
+import contextlib
 import socket
 import struct
 from collections import defaultdict
@@ -7,10 +8,12 @@ from collections import defaultdict
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from .group_member import wait_until
+
 TIMEOUT_S = 60
 OFFSETS_TOPIC = "__consumer_offsets"
 
-_OFFSET_COMMIT = 8
+_OFFSET_COMMIT, _FIND_COORDINATOR = 8, 10
 _VERSION = 2  # The oldest that Kafka 4 takes, and still without tagged fields.
 
 
@@ -61,20 +64,42 @@ def _string(data: bytes, at: int) -> tuple[str, int]:
     return data[at + 2 : at + 2 + length].decode(), at + 2 + length
 
 
+def coordinator_address(bootstrap: str, group: str) -> str:
+    """host:port of the broker that coordinates the group."""
+    answer = b""
+
+    def is_found() -> bool:
+        nonlocal answer
+        for address in bootstrap.split(","):
+            with contextlib.suppress(OSError):  # One that is away, while others are not.
+                answer = _ask(address, struct.pack(">hhi", _FIND_COORDINATOR, 0, 1) + _text("by-hand") + _text(group))
+                return struct.unpack_from(">h", answer)[0] == 0
+        return False
+
+    wait_until(is_found, lambda: f"coordinator of {group}, last answer {answer!r}")
+    host, at = _string(answer, 6)
+    return f"{host}:{struct.unpack_from('>i', answer, at)[0]}"
+
+
 def commit_by_hand(
     bootstrap: str, *, group: str, topic: str, generation: int, member: str, partition: int, offset: int
 ) -> int:
     """What a client would not send once it knows that it was shut out. The error code of the answer."""
+    request = struct.pack(">hhi", _OFFSET_COMMIT, _VERSION, 1) + _text("by-hand")
+    request += _text(group) + struct.pack(">i", generation) + _text(member) + struct.pack(">q", -1)
+    request += struct.pack(">i", 1) + _text(topic) + struct.pack(">iiq", 1, partition, offset) + _text("")
+    return struct.unpack(">h", _ask(coordinator_address(bootstrap, group), request)[-2:])[0]
 
-    def text(value: str) -> bytes:
-        return struct.pack(">h", len(value)) + value.encode()
 
-    request = struct.pack(">hhi", _OFFSET_COMMIT, _VERSION, 1) + text("by-hand")
-    request += text(group) + struct.pack(">i", generation) + text(member) + struct.pack(">q", -1)
-    request += struct.pack(">i", 1) + text(topic) + struct.pack(">iiq", 1, partition, offset) + text("")
-    host, port = bootstrap.split(":")
+def _text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def _ask(address: str, request: bytes) -> bytes:
+    """The answer, without its header."""
+    host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
         with connection.makefile("rb") as stream:
             (length,) = struct.unpack(">i", stream.read(4))
-            return struct.unpack(">h", stream.read(length)[-2:])[0]
+            return stream.read(length)[4:]

@@ -2,17 +2,22 @@
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from .broker import Broker, BrokerProcess, ExternalBroker
+from local_zookeeper import zookeeper_ensemble
+from penstock.local.zookeeper import ZooKeeperEnsemble
+
+from .broker import Broker, BrokerCluster, ExternalBroker
 from .exchange import Exchange
 from .kafka_tools import KafkaTools
 from .missing_parts import skip_when_missing
 
 TEST_S_MAX = 900  # The first test of a client fetches and builds it, and runs all its jobs.
+BROKER_COUNT = int(os.environ.get("PENSTOCK_COMPAT_CLUSTER", "1"))
 RECORD_COUNT = int(os.environ.get("PENSTOCK_COMPAT_RECORDS", "100000"))  # Per client, over all its codecs.
 
 GROUP_CONFIG = {
@@ -40,24 +45,60 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if item not in last] + last
 
 
+class NewCluster(Protocol):
+    def __call__(
+        self, config: Mapping[str, str], *, own_configs: Sequence[Mapping[str, str]] = ..., brokers: int = ...
+    ) -> BrokerCluster: ...
+
+
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    """Three nodes for all clusters of this folder; each has a chroot of its own."""
+    with zookeeper_ensemble(tmp_path_factory.mktemp("ensemble"), nodes=3) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(scope="session")
+def new_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> NewCluster:
+    """Makes clusters, not started yet, of as many brokers as this run is about."""
+
+    def make(
+        config: Mapping[str, str], *, own_configs: Sequence[Mapping[str, str]] = (), brokers: int = BROKER_COUNT
+    ) -> BrokerCluster:
+        directory, connect = tmp_path_factory.mktemp("penstock"), None
+        if brokers > 1:
+            connect = f"{request.getfixturevalue('ensemble').connect}/{directory.name}"
+        own_configs = own_configs or [{}] * brokers
+        return BrokerCluster(directory, zookeeper_connect=connect, config=config, own_configs=own_configs)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def broker(new_cluster: NewCluster) -> Iterator[Broker]:
     bootstrap = os.environ.get("PENSTOCK_COMPAT_BOOTSTRAP")
     if bootstrap:
         yield ExternalBroker(bootstrap)
         return
-    with BrokerProcess(tmp_path_factory.mktemp("penstock")).serving() as process:
-        yield process
+    with new_cluster(GROUP_CONFIG if BROKER_COUNT > 1 else {}).serving() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
-def group_broker(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def group_broker(broker: Broker, new_cluster: NewCluster) -> Iterator[Broker]:
     """One whose groups do not wait for anybody, and whose members may be declared dead soon."""
-    if not isinstance(broker, BrokerProcess):
-        yield broker
+    if BROKER_COUNT > 1 or isinstance(broker, ExternalBroker):
+        yield broker  # Two clusters at once would only wait for each other.
         return
-    with BrokerProcess(tmp_path_factory.mktemp("penstock-groups"), config=GROUP_CONFIG).serving() as process:
-        yield process
+    with new_cluster(GROUP_CONFIG).serving() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(new_cluster: NewCluster) -> Iterator[BrokerCluster]:
+    """Three brokers, whatever the run is about, for tests that stop and start some. Leaders stay where they are put."""
+    with new_cluster({**GROUP_CONFIG, "auto.leader.rebalance.enable": "false"}, brokers=3).serving() as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """Kafka's command-line tools, run for real, all in one JVM (clients/java/src/ToolServer.java)."""
 
 import copy
+import re
 import struct
 import subprocess
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ GET_OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
+REASSIGN_PARTITIONS = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
 VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
@@ -57,6 +60,11 @@ class KafkaTools:
         stdin.flush()
         (exit_code,) = struct.unpack(">i", _exactly(stdout, 4))
         return ToolResult(exit_code, _part(stdout), _part(stdout))
+
+    def described(self, topic: str, *options: str) -> list[dict[str, str]]:
+        """The lines of `kafka-topics --describe`, by field name: the topic's own, if not filtered out, is the first."""
+        lines = self.output(TOPICS, "--describe", "--topic", topic, *options).splitlines()
+        return [dict(re.findall(r"(\w+): ?([^\t]*)", line)) for line in lines if line.strip()]
 
     def close(self) -> None:
         assert self._process.stdin is not None

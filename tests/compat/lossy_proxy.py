@@ -17,13 +17,17 @@ class LossyProxy:
     LOSS = 0.1
 
     def __init__(self, port: int, broker_port: int, seed: int) -> None:
-        self.produce_count = self.lost_count = 0
+        self.begin(seed)
         self._port, self._broker_port = port, broker_port
-        self._random = Random(seed)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+
+    def begin(self, seed: int) -> None:
+        """Count anew, and lose as a new one with this seed would."""
+        self.produce_count = self.lost_count = 0
+        self._random = Random(seed)
 
     def __enter__(self) -> "LossyProxy":
         self._thread.start()

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from .broker import Broker
+from .committed_offsets import coordinator_address
 from .group_member import CONFLUENT, CONFLUENT_848, CONFLUENT_PATTERN
 from .group_story import PARTITION_COUNT, Group, open_group
 from .kafka_tools import CONSUMER_GROUPS, DUMP_LOG_SEGMENTS, KafkaTools
@@ -47,7 +48,8 @@ def test_it_is_listed_with_its_type_and_state(tools: KafkaTools, live: Group) ->
 
 def test_describe_shows_the_state_and_the_epochs(tools: KafkaTools, live: Group, group_broker: Broker) -> None:
     out = tools.output(CONSUMER_GROUPS, "--describe", "--group", live.name, "--state", "--verbose")
-    pattern = rf"{live.name}\s+{re.escape(group_broker.bootstrap)}\s+\(\d+\)\s+uniform\s+Stable\s+(\d+)\s+(\d+)\s+3\s"
+    coordinator = re.escape(coordinator_address(group_broker.bootstrap, live.name))
+    pattern = rf"{live.name}\s+{coordinator}\s+\(\d+\)\s+uniform\s+Stable\s+(\d+)\s+(\d+)\s+3\s"
     found = re.search(pattern, out)
     assert found is not None and found[1] == found[2], out
 
@@ -75,11 +77,11 @@ def test_it_is_not_deleted_while_it_has_members(tools: KafkaTools, live: Group) 
 
 def test_kafka_reads_our_records(kafka_tools: KafkaTools, live: Group, group_broker: Broker) -> None:
     """Of every type, each with what we meant: Kafka's own deserializers print them."""
-    if group_broker.data is None:
+    if not group_broker.log_dirs:
         pytest.skip("needs the broker's log directory")
     keys: dict[int, list[dict[str, str]]] = {}
     values: dict[int, list[dict[str, object]]] = {}
-    for log in sorted(group_broker.data.glob("**/__consumer_offsets-*/*.log")):
+    for log in sorted(log for at in group_broker.log_dirs for log in at.glob("__consumer_offsets-*/*.log")):
         out = kafka_tools.run_offline(DUMP_LOG_SEGMENTS, "--offsets-decoder", "--files", str(log)).out
         for key, value in re.findall(r"key: (\{.*?\}\}) payload: (\{.*\})$", out, re.MULTILINE):
             kind, data = json.loads(key), json.loads(value)

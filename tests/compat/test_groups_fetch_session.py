@@ -4,7 +4,7 @@ import socket
 import struct
 
 from .broker import Broker
-from .topics import create_topic
+from .topics import create_topic, leader_address
 
 FETCH_SESSION_TOPIC_ID_ERROR = 106
 
@@ -24,7 +24,7 @@ def test_session_by_name_does_not_go_on_by_id(broker: Broker, topic_prefix: str)
     """Kafka refuses, and the client opens a new one. An answer with names, read as one with ids, ends the client."""
     topic = f"{topic_prefix}-fetch-session"
     create_topic(broker.bootstrap, topic)
-    host, port = broker.bootstrap.split(":")
+    host, port = leader_address(broker.bootstrap, topic).split(":")
     partition = struct.pack(">iiqiqi", 0, -1, 0, -1, -1, 1 << 20) + b"\0"
     by_name = b"\2" + bytes([len(topic) + 1]) + topic.encode() + b"\2" + partition + b"\0"
     with socket.create_connection((host, int(port)), 30) as connection:

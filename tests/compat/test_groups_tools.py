@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from .broker import Broker
-from .committed_offsets import committed
+from .committed_offsets import committed, coordinator_address
 from .group_member import CONFLUENT
 from .group_story import PARTITION_COUNT, Group, open_group
 from .kafka_tools import (
@@ -95,7 +95,8 @@ def test_describe_shows_offsets_lag_and_owners(tools: KafkaTools, live: Group) -
 
 def test_describe_shows_the_state(tools: KafkaTools, live: Group, group_broker: Broker) -> None:
     out = tools.output(CONSUMER_GROUPS, "--describe", "--group", live.name, "--state")
-    pattern = rf"{live.name}\s+{re.escape(group_broker.bootstrap)}\s+\(\d+\)\s+range\s+Stable\s+2\s"
+    coordinator = re.escape(coordinator_address(group_broker.bootstrap, live.name))
+    pattern = rf"{live.name}\s+{coordinator}\s+\(\d+\)\s+range\s+Stable\s+2\s"
     assert re.search(pattern, out), out
 
 

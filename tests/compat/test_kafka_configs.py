@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from .broker import Broker, BrokerProcess
+from .broker import Broker, ExternalBroker, addresses
 from .kafka_tools import CONFIGS, TOPICS, KafkaTools, ToolResult
 from .topics import create_topic
 
@@ -37,7 +37,7 @@ def test_describe_shows_what_was_set(kafka_tools: KafkaTools, topic: str) -> Non
     assert _configs(kafka_tools, topic) == {"retention.ms": "-1"}
 
 
-def test_describe_all_shows_kafkas_defaults(kafka_tools: KafkaTools, topic: str) -> None:
+def test_describe_all_shows_kafkas_defaults(kafka_tools: KafkaTools, broker: Broker, topic: str) -> None:
     configs = _configs(kafka_tools, topic, "--all")
     expected = {
         "cleanup.policy": "delete",
@@ -45,7 +45,7 @@ def test_describe_all_shows_kafkas_defaults(kafka_tools: KafkaTools, topic: str)
         "index.interval.bytes": "4096",
         "max.message.bytes": "1048588",
         "message.timestamp.type": "CreateTime",
-        "min.insync.replicas": "1",
+        "min.insync.replicas": str(broker.min_insync_replicas),
         "retention.bytes": "-1",
         "retention.ms": "-1",
         "segment.bytes": "1073741824",
@@ -72,7 +72,7 @@ def test_configs_are_added_and_deleted(kafka_tools: KafkaTools, broker: Broker, 
     assert _configs(kafka_tools, topic) == {"cleanup.policy": "compact,delete"}
     with_defaults = _configs(kafka_tools, topic, "--all")
     assert with_defaults["max.message.bytes"] == "1048588"
-    assert with_defaults["retention.ms"] == (TWO_WEEKS_MS if isinstance(broker, BrokerProcess) else WEEK_MS)
+    assert with_defaults["retention.ms"] == (WEEK_MS if isinstance(broker, ExternalBroker) else TWO_WEEKS_MS)
 
 
 def test_kafka_topics_shows_the_changed_config(kafka_tools: KafkaTools, topic: str) -> None:
@@ -108,24 +108,23 @@ def test_unknown_topic_has_no_configs(kafka_tools: KafkaTools, topic_prefix: str
 
 
 def test_broker_configs_are_described(kafka_tools: KafkaTools, broker: Broker) -> None:
-    node_id = _node_id(kafka_tools)
-    out = kafka_tools.output(CONFIGS, "--describe", "--entity-type", "brokers", "--entity-name", node_id, "--all")
-    assert f"All configs for broker {node_id} are:" in out
-    configs = _parsed(out)
-    assert configs["message.max.bytes"] == "1048588"
-    assert configs["log.segment.bytes"] == "1073741824"
-    assert broker.bootstrap in configs["advertised.listeners"]
+    for node_id, address in _node_ids(kafka_tools, broker).items():
+        out = kafka_tools.output(CONFIGS, "--describe", "--entity-type", "brokers", "--entity-name", node_id, "--all")
+        assert f"All configs for broker {node_id} are:" in out
+        configs = _parsed(out)
+        assert configs["message.max.bytes"] == "1048588"
+        assert configs["log.segment.bytes"] == "1073741824"
+        assert address in configs["advertised.listeners"]
 
 
-def test_broker_has_no_dynamic_configs(kafka_tools: KafkaTools) -> None:
-    node_id = _node_id(kafka_tools)
-    out = kafka_tools.output(CONFIGS, "--describe", "--entity-type", "brokers", "--entity-name", node_id)
-    assert out.strip() == f"Dynamic configs for broker {node_id} are:"
+def test_broker_has_no_dynamic_configs(kafka_tools: KafkaTools, broker: Broker) -> None:
+    for node_id in _node_ids(kafka_tools, broker):
+        out = kafka_tools.output(CONFIGS, "--describe", "--entity-type", "brokers", "--entity-name", node_id)
+        assert out.strip() == f"Dynamic configs for broker {node_id} are:"
 
 
-def _node_id(kafka_tools: KafkaTools) -> str:
-    """The one broker's, as kafka-configs itself finds it."""
+def _node_ids(kafka_tools: KafkaTools, broker: Broker) -> dict[str, str]:
+    """Each broker's, as kafka-configs itself finds it, with its address."""
     out = kafka_tools.output(CONFIGS, "--describe", "--entity-type", "brokers")
-    found = re.findall(r"Dynamic configs for broker (\d+) are:", out)
-    assert len(found) == 1, out
-    return found[0]
+    found = sorted(re.findall(r"Dynamic configs for broker (\d+) are:", out))
+    return dict(zip(found, addresses(broker), strict=True))

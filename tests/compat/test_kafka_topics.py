@@ -1,10 +1,8 @@
 """kafka-topics creates, lists, describes, grows and deletes topics."""
 
-import re
 import time
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from .broker import Broker
 from .kafka_tools import TOPICS, KafkaTools
@@ -18,15 +16,14 @@ def topic(kafka_tools: KafkaTools, broker: Broker, topic_prefix: str, request: p
         TOPICS, "--create", "--topic", name, "--partitions", "2", "--config", "retention.ms=3600000"
     )
     assert f"Created topic {name}." in created
-    wait_until_led(AdminClient({"bootstrap.servers": broker.bootstrap}), name, 2)
+    wait_until_led(broker.bootstrap, name, 2)
     return name
 
 
 def _described(kafka_tools: KafkaTools, topic: str) -> tuple[dict[str, str], list[dict[str, str]]]:
     """The topic's line and its partitions' lines, by field name."""
-    lines = kafka_tools.output(TOPICS, "--describe", "--topic", topic).splitlines()
-    fields = [dict(re.findall(r"(\w+): ?([^\t]*)", line)) for line in lines if line.strip()]
-    return fields[0], fields[1:]
+    summary, *partitions = kafka_tools.described(topic)
+    return summary, partitions
 
 
 def _listed(kafka_tools: KafkaTools) -> list[str]:
@@ -48,7 +45,7 @@ def test_topic_cannot_be_created_twice(kafka_tools: KafkaTools, topic: str) -> N
     ("arguments", "complaint"),
     [
         (["--topic", "no spaces please"], "InvalidTopicException"),
-        (["--topic", "too-many-replicas", "--replication-factor", "3"], "InvalidReplicationFactorException"),
+        (["--topic", "too-many-replicas", "--replication-factor", "9"], "InvalidReplicationFactorException"),
     ],
     ids=["name", "replication-factor"],
 )
@@ -58,14 +55,20 @@ def test_bad_topic_is_refused(kafka_tools: KafkaTools, arguments: list[str], com
     assert complaint in result.out + result.err
 
 
-def test_describe_shows_partitions_with_leader_and_replicas(kafka_tools: KafkaTools, topic: str) -> None:
+def test_describe_shows_partitions_with_leader_and_replicas(
+    kafka_tools: KafkaTools, broker: Broker, topic: str
+) -> None:
     summary, partitions = _described(kafka_tools, topic)
-    assert (summary["Topic"], summary["PartitionCount"], summary["ReplicationFactor"]) == (topic, "2", "1")
+    assert (summary["Topic"], summary["PartitionCount"]) == (topic, "2")
+    assert summary["ReplicationFactor"] == str(broker.replication_factor)
     assert len(summary["TopicId"]) == 22  # 16 bytes in base64
     assert "retention.ms=3600000" in summary["Configs"].split(",")
     assert [partition["Partition"] for partition in partitions] == ["0", "1"]
     for partition in partitions:
-        assert partition["Leader"] == partition["Replicas"] == partition["Isr"] != ""
+        replicas = partition["Replicas"].split(",")
+        assert partition["Leader"] == replicas[0] != ""
+        assert sorted(partition["Isr"].split(",")) == sorted(replicas)
+        assert len(set(replicas)) == broker.replication_factor
 
 
 def test_describe_all_topics_includes_it(kafka_tools: KafkaTools, topic: str) -> None:
@@ -77,8 +80,9 @@ def test_nothing_is_under_replicated(kafka_tools: KafkaTools, topic: str) -> Non
         assert kafka_tools.output(TOPICS, "--describe", "--topic", topic, filter_option).strip() == ""
 
 
-def test_partitions_can_be_added_but_not_taken_away(kafka_tools: KafkaTools, topic: str) -> None:
+def test_partitions_can_be_added_but_not_taken_away(kafka_tools: KafkaTools, broker: Broker, topic: str) -> None:
     kafka_tools.output(TOPICS, "--alter", "--topic", topic, "--partitions", "5")
+    wait_until_led(broker.bootstrap, topic, 5)
     summary, partitions = _described(kafka_tools, topic)
     assert summary["PartitionCount"] == "5"
     assert [partition["Partition"] for partition in partitions] == ["0", "1", "2", "3", "4"]

@@ -34,7 +34,7 @@ func produce(bootstrap, topic, codec, path string) error {
 		return err
 	}
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(bootstrap),
+		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
 		kgo.DisableIdempotentWrite(),
 		kgo.MaxProduceRequestsInflightPerBroker(1), // Without idempotence this is what keeps the order.
 		kgo.RequiredAcks(kgo.AllISRAcks()),
@@ -61,7 +61,7 @@ func consume(bootstrap, topic, partitionCount, path string) error {
 		starts[int32(partition)] = kgo.NewOffset().At(0)
 	}
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(bootstrap),
+		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: starts}),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 	)
@@ -97,7 +97,7 @@ func consume(bootstrap, topic, partitionCount, path string) error {
 }
 
 func list(bootstrap, path string) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap))
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(bootstrap, ",")...))
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func number(bootstrap, topic, recordCount, partitionCount string) error {
 		return err
 	}
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(bootstrap),
+		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchMaxBytes(16_384), // As Java's: else all of it fits into a few requests.
 	)

@@ -106,7 +106,7 @@ func runMember(settings []string) error {
 	session := time.Duration(sessionMs) * time.Millisecond
 	m := &groupMember{topic: settings[2], generation: -1, owned: map[int32]bool{}}
 	m.client, err = kgo.NewClient(
-		kgo.SeedBrokers(settings[0]),
+		kgo.SeedBrokers(strings.Split(settings[0], ",")...),
 		kgo.ConsumerGroup(settings[1]),
 		kgo.ConsumeTopics(settings[2]),
 		kgo.ClientID(settings[3]),

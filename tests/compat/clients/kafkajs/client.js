@@ -11,7 +11,8 @@ const IDLE_MS_MAX = 20_000
 const CHUNK_BYTES_MAX = 60_000 // kafkajs makes one batch per partition of what one send() is given.
 
 const [bootstrap, jobFile] = process.argv.slice(2)
-const kafka = new Kafka({ clientId: 'compat', brokers: [bootstrap], logLevel: logLevel.WARN, retry: { retries: 3 } })
+const brokers = bootstrap.split(',')
+const kafka = new Kafka({ clientId: 'compat', brokers, logLevel: logLevel.WARN, retry: { retries: 3 } })
 
 function* chunks(records) {
   let chunk = []

@@ -6,7 +6,8 @@ const { Kafka, logLevel } = require('kafkajs')
 const ConsumerGroup = require('kafkajs/src/consumer/consumerGroup')
 
 const [bootstrap, groupId, topic, name, , sessionMs] = process.argv.slice(2)
-const kafka = new Kafka({ clientId: name, brokers: [bootstrap], logLevel: logLevel.NOTHING, retry: { retries: 20 } })
+const brokers = bootstrap.split(',')
+const kafka = new Kafka({ clientId: name, brokers, logLevel: logLevel.NOTHING, retry: { retries: 20 } })
 const consumer = kafka.consumer({
   groupId,
   sessionTimeout: Number(sessionMs),
