@@ -2,8 +2,12 @@
 
 They are opened when the image has them, and take their roles once the broker is registered: only then is the image one
 that tells of everything that may have happened while the broker was away. When its registration is lost all roles end.
+
+A new partition is some files: thousands of them are made in slices, between which requests are served and the lease is
+renewed. Whoever asks for one that is not open yet has it opened at once.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
@@ -25,6 +29,7 @@ from penstock.storage.log_manager import LogDirDescription, LogManager
 
 log = get_logger(__name__)
 
+OPEN_SLICE_S = 0.02  # Of the event loop's time, while the broker serves; about a hundred new partitions.
 REOPEN_INTERVAL_S = 1.0  # A full disk is asked this often for a partition that it had no room for.
 
 
@@ -52,6 +57,8 @@ class PartitionManager:
         self._own: BrokerRegistration | None = None  # As the image has it.
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._unopened: dict[tuple[str, int], None] = {}  # Ours, but the disk did not let us.
+        self._queued: dict[tuple[str, int], None] = {}  # Ours, and soon to be opened.
+        self._opening: asyncio.Task[None] | None = None
         self._reopened_at_s = float("-inf")
         self._topic_names: dict[UUID, str] = {}
         self._topics: dict[str, TopicImage] = {}  # As last applied.
@@ -66,6 +73,9 @@ class PartitionManager:
         """The partition; Refused when this broker does not host it."""
         found = self._partitions.get((topic, partition))
         if found is None:
+            if (topic, partition) in self._queued:
+                self._open_queued((topic, partition))
+                return self.get(topic, partition)
             if (topic, partition) in self._unopened:
                 return self._reopen((topic, partition))
             image = self._topics.get(topic)
@@ -127,6 +137,12 @@ class PartitionManager:
             if partition.leading is None or not partition.leading.is_alone
         }
 
+    async def stop(self) -> None:
+        """Open no more partitions."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+
     # Roles
 
     def begin_roles(self) -> None:
@@ -180,6 +196,10 @@ class PartitionManager:
             if current is not None and current.topic_id != topic.topic_id:
                 self._remove_topic(current)
             self._apply_topic(topic)
+        # Before the broker serves anybody it opens all that it has.
+        self._open_some(OPEN_SLICE_S if self._has_roles else float("inf"))
+        if self._queued and self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open_rest(), name="opening partitions")
 
     def _apply_topic(self, topic: TopicImage) -> None:
         config = self._topic_config(topic)
@@ -195,11 +215,31 @@ class PartitionManager:
             existing = self._partitions.get(key)
             if self._config.node_id not in state.replicas:
                 self._remove(key, ErrorCode.not_leader_or_follower)  # Its replicas are elsewhere now.
-            elif existing is None:
-                self._open(topic, state, config)
-            else:
+            elif existing is None and key not in self._unopened:
+                self._queued[key] = None
+            elif existing is not None:
                 existing.log.config = config
                 self._take_role(topic, state)
+
+    def _open_some(self, seconds: float) -> None:
+        deadline = self._clock.monotonic() + seconds
+        while self._queued:
+            self._open_queued(next(iter(self._queued)))
+            if self._clock.monotonic() >= deadline:
+                return
+
+    async def _open_rest(self) -> None:
+        try:
+            while self._queued:
+                await asyncio.sleep(0)
+                self._open_some(OPEN_SLICE_S)
+        finally:
+            self._opening = None
+
+    def _open_queued(self, key: tuple[str, int]) -> None:
+        del self._queued[key]
+        topic = self._topics[key[0]]
+        self._open(topic, topic.partitions[key[1]], self._topic_config(topic))
 
     def _topic_config(self, topic: TopicImage) -> TopicConfig:
         try:
@@ -265,6 +305,7 @@ class PartitionManager:
     def _remove(self, key: tuple[str, int], code: ErrorCode) -> None:
         """Delete a partition that is not ours any more; who waits for it hears `code`."""
         self._unopened.pop(key, None)
+        self._queued.pop(key, None)
         partition = self._partitions.pop(key, None)
         if partition is not None:
             self._replication.stop_following(partition)

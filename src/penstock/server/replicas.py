@@ -88,6 +88,7 @@ class Replicas:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.partitions.stop()
         await self._replication.stop()
         await self._isr_changes.stop()
 
