@@ -294,6 +294,26 @@ def test_a_retried_batch_is_stored_once_and_answered_with_its_first_offset(tmp_p
     run(scenario)
 
 
+def test_nothing_overtakes_a_first_batch_that_came_before_its_leader(tmp_path: Path) -> None:
+    """Or the first would be out of order for ever."""
+
+    async def scenario() -> None:
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(durability="os"))
+        both = (NodeId(1), NodeId(2))
+        partition.take_role(PartitionState(0, both, both, NodeId(2), LeaderEpoch(1), 1))
+        with pytest.raises(Refused) as refused:
+            partition.append(idempotent(0, b"a"), produce_version=9)
+        assert refused.value.code is ErrorCode.not_leader_or_follower
+        partition.take_role(PartitionState(0, both, both, NodeId(1), LeaderEpoch(2), 2))
+        with pytest.raises(Refused) as refused:
+            partition.append(idempotent(1, b"b"), produce_version=9)
+        assert refused.value.code is ErrorCode.out_of_order_sequence_number
+        assert partition.append(idempotent(0, b"a"), produce_version=9).base_offset == 0
+        assert partition.append(idempotent(1, b"b"), produce_version=9).base_offset == 1
+
+    run(scenario)
+
+
 def test_a_retry_that_overtook_its_commit_waits_for_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         fs = HeldFileSystem()

@@ -32,6 +32,7 @@ from penstock.storage.log import Log
 from penstock.storage.log_manager import LogManager
 from penstock.storage.scan import header_problem
 from penstock.wire.batch import (
+    HEADER_BYTES,
     NO_PRODUCER_ID,
     CorruptBatch,
     Record,
@@ -270,7 +271,11 @@ class Partition:
     def append(self, view: memoryview, *, produce_version: int, prepared: Prepared | None = None) -> Appended:
         """Store one batch, stamped in place; Refused when it or the disk is not fit for it, or we do not lead."""
         if self.leading is None or self._may_lead is not None:
-            self._check_leading()
+            try:
+                self._check_leading()
+            except Refused:
+                self.on_refused(view)
+                raise
         partition_log, config = self.log, self.log.config
         now_ms = self._clock.now_ms()
         header = check_batch(
@@ -309,6 +314,13 @@ class Partition:
             self.producers.apply(header, base_offset, now_ms)
         self._producer_files.on_appended(self.producers, len(batch))
         return Appended(base_offset, next_offset, append_time)
+
+    def on_refused(self, view: memoryview) -> None:
+        """A batch was refused and will be sent again, perhaps here: nothing sent after it is to overtake it."""
+        if len(view) >= HEADER_BYTES:
+            header = read_header(view)
+            if header.producer_id != NO_PRODUCER_ID:
+                self.producers.on_refused(header)
 
     def append_own(self, records: Sequence[Record]) -> Offset:
         """Store records of the broker itself (their offsets are assigned here) as one batch; gives the next offset."""

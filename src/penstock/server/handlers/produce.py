@@ -158,14 +158,30 @@ def _append(
         raise Refused(ErrorCode.invalid_required_acks, f"acks={request.acks}, -1, 0 and 1 are allowed")
     if request.transactional_id is not None:
         raise Refused(ErrorCode.transactional_id_authorization_failed, "transactions are not served yet")
-    partition = _partition(context, item)
-    if request.acks == ACKS_ALL:
-        partition.check_in_sync()
+    try:
+        partition = _partition(context, item)
+        if request.acks == ACKS_ALL:
+            partition.check_in_sync()
+    except Refused:
+        _note_refused(context, item)
+        raise
     if item.records is None:
         raise Refused(ErrorCode.invalid_record, "one batch is needed")
     if isinstance(verdict, Refused):
         raise Refused(verdict.code, verdict.message)  # Not itself: its traceback would hold what holds it.
     return partition, partition.append(item.records, produce_version=header.version, prepared=verdict)
+
+
+def _note_refused(context: Context, item: ProducedPartition) -> None:
+    """Others of the same producer may be on their way, and find us the leader with enough replicas in sync."""
+    if item.records is None:
+        return
+    try:
+        topic = item.topic
+        name = context.partitions.topic_name(topic) if isinstance(topic, UUID) else topic
+        context.partitions.get(name, item.partition).on_refused(item.records)
+    except Refused:
+        return  # Not hosted here.
 
 
 def _answer(header: RequestHeader, request: ProduceRequest, results: list[PartitionResult], reply: Reply) -> None:
