@@ -18,7 +18,7 @@ from penstock.partition import partition as partition_module
 from penstock.partition.partition import Partition
 from penstock.storage.fs import PosixFileSystem
 from penstock.storage.log_manager import LogManager
-from penstock.wire.batch import Record, build_batch, records_of, stamp
+from penstock.wire.batch import CorruptBatch, Record, build_batch, records_of, stamp
 
 TP = TopicPartition("topic", 0)
 
@@ -310,6 +310,28 @@ def test_nothing_overtakes_a_first_batch_that_came_before_its_leader(tmp_path: P
         assert refused.value.code is ErrorCode.out_of_order_sequence_number
         assert partition.append(idempotent(0, b"a"), produce_version=9).base_offset == 0
         assert partition.append(idempotent(1, b"b"), produce_version=9).base_offset == 1
+
+    run(scenario)
+
+
+def test_what_was_copied_in_front_of_a_bad_batch_is_synced(tmp_path: Path) -> None:
+    """A fetcher waits for that before it goes on."""
+
+    async def scenario() -> None:
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig())
+        both = (NodeId(1), NodeId(2))
+        partition.take_role(PartitionState(0, both, both, NodeId(2), LeaderEpoch(1), 1))
+        good, bad = bytes(batch(b"a")), bytearray(batch(b"b"))
+        bad[7] = 1  # The next offset.
+        bad[-1] ^= 1
+        with pytest.raises(CorruptBatch):
+            partition.copy(memoryview(good + bad))
+        assert partition.log.log_end == 1
+        for _ in range(1000):
+            if partition.is_safe:
+                break
+            await asyncio.sleep(0.01)
+        assert partition.is_safe
 
     run(scenario)
 

@@ -543,6 +543,14 @@ class Partition:
 
     def copy(self, records: memoryview) -> None:
         """Append a leader's batches as they are; CorruptBatch or Refused when they or the disk are not fit for it."""
+        try:
+            self._copy(records)
+        finally:
+            # Also of those in front of one that is refused: whoever fetches on waits until they are safe.
+            if self._is_durable and not self.is_safe:
+                self._commit.request(self.log)
+
+    def _copy(self, records: memoryview) -> None:
         position, now_ms = 0, self._clock.now_ms()
         while position < len(records):
             header = read_header(records, position)
@@ -559,8 +567,6 @@ class Partition:
                 self.producers.apply(header, header.base_offset, now_ms)
             self._producer_files.on_appended(self.producers, header.size)
             position = end
-        if position and self._is_durable:
-            self._commit.request(self.log)
 
     def on_leader_offsets(self, high_watermark: Offset, log_start: Offset) -> None:
         """What the leader told of its log: what is committed, and what it no longer has."""
@@ -596,6 +602,8 @@ class Partition:
             self.producers = self._producer_files.load(self._clock.now_ms())
         finally:
             self.is_truncating = False
+            if self._is_durable and not self.is_safe:
+                self._commit.request(self.log)  # It could not be cut, and is no longer known to be synced.
             wanted, self._wanted = self._wanted, None
             if wanted is not None:
                 self.take_role(wanted)
