@@ -10,6 +10,7 @@ from penstock.cluster.controller import Controller
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.metadata import Metadata
 from penstock.cluster.registration import Registration
+from penstock.cluster.store.base import LeaseLost
 from penstock.partition.isr_changes import IsrChanges
 from penstock.partition.manager import PartitionManager
 from penstock.partition.replica_state import NO_BROKER_EPOCH
@@ -81,7 +82,7 @@ class Replicas:
                 await self._metadata.until(lambda image: not _has_successor(image, self._config.node_id))
         except TimeoutError:
             log.warning("some partitions were not handed over", node=self._config.node_id)
-        except OSError as error:
+        except (OSError, LeaseLost) as error:
             log.warning("partitions cannot be handed over", node=self._config.node_id, reason=error)
 
     async def stop(self) -> None:
