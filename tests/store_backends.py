@@ -1,5 +1,6 @@
 """The backends, each as something that several clients can open."""
 
+import asyncio
 import itertools
 import secrets
 from pathlib import Path
@@ -13,6 +14,10 @@ from penstock.cluster.store.sqlite import SqliteStore
 from penstock.cluster.store.zookeeper.address import parse_connect_string
 from penstock.cluster.store.zookeeper.store import ZooKeeperStore
 from penstock.local.zookeeper import ZooKeeperEnsemble
+from penstock.sim.clock import SimClock, SimLoop
+from penstock.sim.ensemble import Ensemble
+from penstock.sim.network import SimNetwork
+from penstock.sim.store import SimStore
 from zookeeper_sessions import end_session
 
 _CHROOTS = itertools.count()
@@ -26,6 +31,37 @@ class Backend(Protocol):
         """End the leases of a client from outside."""
 
     async def close(self) -> None: ...
+
+
+class SimBackend:
+    """In virtual time."""
+
+    def __init__(self) -> None:
+        self.loop = SimLoop()
+        network = SimNetwork(loop=self.loop, random=Random(1))
+        self._ensemble = Ensemble(network=network, random=Random(2))
+        self._stores: list[SimStore] = []
+        self._publishing: asyncio.Task[None] | None = None
+
+    async def open(self) -> MetadataStore:
+        if self._publishing is None:
+            self._publishing = asyncio.create_task(self._ensemble.publish())
+        store = sim_store(self._ensemble, self.loop)
+        self._stores.append(store)
+        await store.start()
+        return store
+
+    async def expire(self, store: MetadataStore, owner: str) -> None:
+        assert isinstance(store, SimStore) and store.session is not None
+        self._ensemble.end(store.session)
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+
+
+def sim_store(ensemble: Ensemble, loop: SimLoop, timeout_s: float = 6.0) -> SimStore:
+    return SimStore(ensemble=ensemble, timeout_s=timeout_s, clock=SimClock(loop), random=Random(3))
 
 
 class MemoryBackend:

@@ -171,3 +171,42 @@ def test_failures_of_the_living_are_kept_and_those_of_the_dead_are_not():
 
     loop.run(main())
     assert [str(failure["exception"]) for failure in loop.failures] == ["nobody handles this"]
+
+
+def test_a_paused_process_does_later_what_came_up_meanwhile():
+    loop = SimLoop()
+    done: list[tuple[str, float]] = []
+
+    async def work() -> None:
+        for number in range(3):
+            await asyncio.sleep(1)
+            done.append((f"step {number}", loop.time()))
+
+    async def main() -> None:
+        process = Process(loop, "broker")
+        process.spawn(work())
+        await asyncio.sleep(1.5)
+        process.pause()
+        await asyncio.sleep(4)
+        assert done == [("step 0", 1.0)]
+        process.resume()
+        await asyncio.sleep(4)
+
+    loop.run(main())
+    assert done == [("step 0", 1.0), ("step 1", 5.5), ("step 2", 6.5)]
+
+
+def test_a_process_that_is_killed_while_paused_does_nothing_more():
+    loop = SimLoop()
+    done: list[str] = []
+
+    async def main() -> None:
+        process = Process(loop, "broker")
+        process.context.run(loop.call_later, 1, done.append, "timer")
+        process.pause()
+        await asyncio.sleep(2)
+        process.kill()
+        await asyncio.sleep(1)
+
+    loop.run(main())
+    assert not done

@@ -68,6 +68,7 @@ def connected(test, seed: int = 0) -> SimLoop:
     async def main() -> None:
         listener = await network.listen(factory, "localhost", 0)
         transport, client = await network.connect(Client, HOST, listener.port)
+        await asyncio.sleep(0)  # For the server to accept it.
         await test(network, servers[0], transport, client)
         listener.close()
         await listener.wait_closed()
@@ -235,3 +236,112 @@ def test_a_process_that_dies_loses_the_connections_that_it_made() -> None:
         assert other.events == ["made", ("lost", "ConnectionResetError")]
 
     loop.run(main())
+
+
+def linked(test) -> None:
+    """Run `test(network, server_process, server, client_transport, client)` on a connection between two machines."""
+    loop = SimLoop()
+    network = SimNetwork(loop=loop, random=Random(0))
+    server = Server()
+
+    async def main() -> None:
+        there, here = Process(loop, "broker", "there"), Process(loop, "client", "here")
+        await there.call(network.listen(lambda: server, "localhost", 9092))
+        transport, client = await here.call(network.connect(Client, HOST, 9092))
+        await asyncio.sleep(1)
+        await test(network, there, server, transport, client)
+
+    loop.run(main())
+    assert not loop.failures
+
+
+def test_a_cut_link_holds_everything_back_and_tells_nobody():
+    async def test(network, there, server, transport, client):
+        network.cut_link(("here", "there"))
+        transport.write(b"to the broker")
+        server.transport.write(b"to the client")
+        await asyncio.sleep(100)
+        assert client.received == b"to the client"
+        assert not server.received
+        network.heal_link(("here", "there"))
+        await asyncio.sleep(1)
+        assert server.received == b"to the broker"
+        assert not client.lost
+
+    linked(test)
+
+
+def test_a_link_that_was_cut_twice_is_healed_twice():
+    async def test(network, there, server, transport, client):
+        for _ in range(2):
+            network.cut_link(("here", "there"))
+        transport.write(b"hello")
+        network.heal_link(("here", "there"))
+        await asyncio.sleep(1)
+        assert not server.received
+        network.heal_link(("here", "there"))
+        await asyncio.sleep(1)
+        assert server.received == b"hello"
+
+    linked(test)
+
+
+def test_a_connection_over_a_cut_link_takes_until_it_heals():
+    async def test(network, there, server, transport, client):
+        here = Process(network.loop, "another client", "here")
+        for link in (("here", "there"), ("there", "here")):
+            network.cut_link(link)
+            with pytest.raises(TimeoutError):
+                await here.call(asyncio.wait_for(network.connect(Client, HOST, 9092), 10))
+            connecting = asyncio.create_task(here.call(network.connect(Client, HOST, 9092)))
+            await asyncio.sleep(10)
+            assert not connecting.done()
+            network.heal_link(link)
+            await asyncio.wait_for(connecting, 1)
+
+    linked(test)
+
+
+def test_what_is_closed_over_a_cut_link_is_closed_at_once_here_and_later_there():
+    async def test(network, there, server, transport, client):
+        network.cut_link(("here", "there"))
+        transport.write(b"last words")
+        transport.close()
+        await asyncio.sleep(1)
+        assert client.lost == ["NoneType"]
+        assert server.events == ["made"]
+        network.heal_link(("here", "there"))
+        await asyncio.sleep(1)
+        assert server.received == b"last words"
+        assert server.events[:2] == ["made", "eof"]
+
+    linked(test)
+
+
+def test_a_slow_link_takes_longer():
+    async def test(network, there, server, transport, client):
+        network.slow_link(("here", "there"), 5.0)
+        transport.write(b"hello")
+        await asyncio.sleep(4.9)
+        assert not server.received
+        await asyncio.sleep(0.2)
+        assert server.received
+
+    linked(test)
+
+
+def test_a_paused_process_is_connected_to_and_answers_later():
+    async def test(network, there, server, transport, client):
+        there.pause()
+        _, late = await network.connect(Client, HOST, 9092)
+        transport.write(b"hello")
+        await asyncio.sleep(10)
+        assert server.events == ["made"]
+        assert not server.received
+        there.resume()
+        await asyncio.sleep(1)
+        assert server.events == ["made", "made"]
+        assert server.received == b"hello"
+        assert not late.lost
+
+    linked(test)

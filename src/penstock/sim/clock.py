@@ -11,7 +11,7 @@ import heapq
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 from penstock.sim.process import CURRENT, Killed, Process
@@ -128,6 +128,10 @@ class SimLoop(asyncio.BaseEventLoop):
         tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask) and task.process is process]
         return sorted(tasks, key=hash)
 
+    def release(self, held: Iterable[SimHandle | SimTimer]) -> None:
+        """Run the steps of a process that was paused."""
+        self._ready.extend(held)
+
     # What asyncio calls.
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -175,7 +179,11 @@ class SimLoop(asyncio.BaseEventLoop):
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
             handle = ready.popleft()
+            process = handle.process
             if not _is_void(handle):
+                if process is not None and process.paused:
+                    process.held.append(handle)
+                    continue
                 self.steps += 1
                 handle._run()
             elif not handle.cancelled():
@@ -192,7 +200,8 @@ class SimLoop(asyncio.BaseEventLoop):
         failures = list(self.failures)
         self._steps_max = self.steps + BURIAL_STEPS_MAX
         leftovers = self.tasks_of(None)
-        for process in {task.process: None for task in asyncio.all_tasks(self) if isinstance(task, SimTask)}:
+        tasks = sorted((task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)), key=hash)
+        for process in {task.process: None for task in tasks}:
             if process is not None:
                 process.kill()
         for process in self.graveyard:

@@ -2,18 +2,22 @@
 
 The broker's side sees what asyncio's transports show it: buffered protocols, flow control both ways, end of file,
 connection lost. Callbacks run in the context of the process whose protocol is called, so the dead hear nothing.
+
+A link is one direction between two machines. While it is cut nothing gets through, and nobody is told: connections
+hang, as when packets are dropped, and go on where they were when the link is healed.
 """
 
 import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
 from penstock.server.network import ProtocolFactory
 from penstock.sim.clock import SimLoop
-from penstock.sim.process import CURRENT
+from penstock.sim.process import CURRENT, Process
 from penstock.sim.trace import Trace
 
 AnyProtocol = asyncio.Protocol | asyncio.BufferedProtocol
@@ -26,6 +30,9 @@ WRITE_BUFFER_HIGH = 64 * 1024  # As in asyncio.
 HOST = "127.0.0.1"
 FIRST_FREE_PORT = 40_000
 FIRST_CLIENT_PORT = 50_000
+KERNEL_BYTES = 256 * 1024  # What the kernel takes off a writer whose peer does not read, about.
+
+Link = tuple[str, str]  # From a machine to a machine.
 
 
 class Pipe:
@@ -35,6 +42,7 @@ class Pipe:
         self.size = 0  # Bytes under way.
         self.ended = False  # The writer has closed: end of file comes after the bytes under way.
         self.broken = False  # Reset: the bytes under way are the last, and then the connection is lost.
+        self.link: Link = (writer.machine, reader.machine)
         self._network = network
         self._writer = writer
         self._reader = reader
@@ -74,13 +82,28 @@ class Pipe:
             self.size = len(arriving)
             self.schedule()
 
+    @property
+    def kept_bytes(self) -> int:
+        """How much of what is under way the writer still holds; of what does not arrive, the kernel takes its share."""
+        process = self._reader.process
+        if self._network.is_cut(self.link) or (process is not None and process.paused):
+            return max(0, self.size - KERNEL_BYTES)
+        return self.size
+
     def schedule(self) -> None:
         if self._timer is None and (self.size or self.ended or self.broken):
-            delay = self._network.delay()
+            if self._network.is_cut(self.link):
+                self._network.when_healed(self.link, self.schedule)
+                return
+            delay = self._network.delay(self.link)
             self._timer = self._network.loop.call_later(delay, self._deliver, context=self._reader.context)
 
     def _deliver(self) -> None:
         self._timer = None
+        if self._network.is_cut(self.link):
+            self._network.when_healed(self.link, self.schedule)
+            self._network.loop.call_soon(self._writer.on_written, context=self._writer.context)
+            return
         reader = self._reader
         if reader.lost:
             if not self.broken:
@@ -112,7 +135,7 @@ class SimTransport(asyncio.Transport):
         self,
         network: "SimNetwork",
         name: str,
-        protocol: AnyProtocol,
+        protocol: AnyProtocol | None,
         context: contextvars.Context,
         peername: tuple[str, int],
     ) -> None:
@@ -120,12 +143,14 @@ class SimTransport(asyncio.Transport):
         self.name = name
         self.context = context
         self.process = context.get(CURRENT)
+        self.machine = machine_of(self.process)
         self.paused = False  # Our protocol does not want to read.
         self.lost = False
         self.incoming: Pipe  # Set by SimNetwork.connect, which makes both ends.
         self.outgoing: Pipe
         self._network = network
-        self._protocol = protocol
+        if protocol is not None:
+            self._protocol = protocol
         self._closing = False
         self._high = WRITE_BUFFER_HIGH
         self._low = WRITE_BUFFER_HIGH // 4
@@ -171,7 +196,7 @@ class SimTransport(asyncio.Transport):
         return not self.paused and not self._closing
 
     def get_write_buffer_size(self) -> int:
-        return self.outgoing.size
+        return self.outgoing.kept_bytes
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         return self._low, self._high
@@ -188,6 +213,11 @@ class SimTransport(asyncio.Transport):
         return self._protocol
 
     # What the network calls, in this end's context.
+
+    def accept(self, listener: "SimListener") -> None:
+        """Have the process that listens make its protocol, which takes as long as the process is paused."""
+        self._protocol = listener.accept()
+        self._protocol.connection_made(self)
 
     def receive(self, pipe: Pipe, count: int) -> None:
         """Hand the first `count` bytes under way to the protocol, as far as it wants them."""
@@ -252,6 +282,11 @@ class SimNetwork:
         self._connections: dict[SimTransport, SimTransport] = {}  # Client's end to server's end, oldest first.
         self._connected = 0
         self._ports = FIRST_FREE_PORT
+        self._machines: dict[int, str] = {}  # Where each port was last listened on.
+        self._mortals: dict[Process, None] = {}  # Processes whose death breaks connections.
+        self._cuts: dict[Link, int] = {}  # How many times over.
+        self._slow: dict[Link, float] = {}
+        self._blocked: dict[Link, dict[Callable[[], None], None]] = {}  # What waits, first come first served.
 
     async def listen(self, protocol_factory: ProtocolFactory, host: str, port: int) -> SimListener:
         """Accept connections in the calling process until the listener is closed or the process dies."""
@@ -263,27 +298,41 @@ class SimNetwork:
         listener = SimListener(self, protocol_factory, port)
         self._listeners[port] = listener
         process = CURRENT.get()
+        self._machines[port] = machine_of(process)
         if process is not None:
-            process.on_death.append(lambda: self._on_death(listener))
+            process.on_death.append(lambda: self.unlisten(listener))
+            self._break_with(process)
         return listener
 
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[SimTransport, P]:
-        """A client's end of a new connection; ConnectionRefusedError when nobody listens there."""
-        await asyncio.sleep(self.delay())
+        """A client's end of a new connection; ConnectionRefusedError when nobody listens there.
+
+        Every host is this one; ports tell the machines apart.
+        """
+        process = CURRENT.get()
+        here, there = machine_of(process), self._machines.get(port, "")
+        await asyncio.sleep(self.delay((here, there)))
+        for link in ((here, there), (there, here)):
+            while self.is_cut(link):
+                healed = self.loop.create_future()
+                self.when_healed(link, partial(settle, healed))
+                await healed
         listener = self._listeners.get(port)
         if listener is None:
             raise ConnectionRefusedError(111, "Connection refused")
         self._connected += 1
-        protocol, served = protocol_factory(), listener.accept()
+        if process is not None:
+            self._break_with(process)
+        protocol = protocol_factory()
         number = self._connected
         client = SimTransport(self, f"client-{number}", protocol, contextvars.copy_context(), (HOST, port))
         server = SimTransport(
-            self, f"server-{number}", served, listener.context.copy(), (HOST, FIRST_CLIENT_PORT + number)
+            self, f"server-{number}", None, listener.context.copy(), (HOST, FIRST_CLIENT_PORT + number)
         )
         client.outgoing = server.incoming = Pipe(self, client, server)
         server.outgoing = client.incoming = Pipe(self, server, client)
         self._connections[client] = server
-        self.loop.call_soon(served.connection_made, server, context=server.context)
+        self.loop.call_soon(server.accept, listener, context=server.context)
         protocol.connection_made(client)
         return client, protocol
 
@@ -294,8 +343,35 @@ class SimNetwork:
         self._cut(self.random.choice(list(self._connections)))
         return True
 
-    def delay(self) -> float:
-        return DELAY_SECONDS_MIN + (DELAY_SECONDS_MAX - DELAY_SECONDS_MIN) * self.random.random() ** 3
+    # Links
+
+    def is_cut(self, link: Link) -> bool:
+        return link in self._cuts
+
+    def cut_link(self, link: Link) -> None:
+        """Let nothing through. A link that was cut twice is healed twice."""
+        self.note("cut link", *link)
+        self._cuts[link] = self._cuts.get(link, 0) + 1
+
+    def heal_link(self, link: Link) -> None:
+        self.note("heal link", *link)
+        self._cuts[link] -= 1
+        if not self._cuts[link]:
+            del self._cuts[link]
+            for go_on in self._blocked.pop(link, {}):
+                go_on()
+
+    def slow_link(self, link: Link, seconds: float) -> None:
+        """Have everything take so much longer; 0 for as fast as ever."""
+        self.note("slow link", *link, seconds)
+        self._slow[link] = seconds
+
+    def when_healed(self, link: Link, go_on: Callable[[], None]) -> None:
+        self._blocked.setdefault(link, {})[go_on] = None
+
+    def delay(self, link: Link = ("", "")) -> float:
+        slow = self._slow.get(link, 0.0)
+        return slow + DELAY_SECONDS_MIN + (DELAY_SECONDS_MAX - DELAY_SECONDS_MIN) * self.random.random() ** 3
 
     def chunk(self, size: int) -> int:
         return self.random.randint(1, size) if self.random.random() < SPLIT_RATE else size
@@ -317,9 +393,22 @@ class SimNetwork:
         client.outgoing.cut()
         server.outgoing.cut()
 
-    def _on_death(self, listener: SimListener) -> None:
-        self.unlisten(listener)
-        process = listener.context.get(CURRENT)
-        ends = list(self._connections.items())
-        for client in [client for client, server in ends if process in (client.process, server.process)]:
+    def _break_with(self, process: Process) -> None:
+        """See to it that the connections of the process end with it."""
+        if process not in self._mortals:
+            self._mortals[process] = None
+            process.on_death.append(lambda: self._on_death(process))
+
+    def _on_death(self, process: Process) -> None:
+        del self._mortals[process]
+        for client in [c for c, server in self._connections.items() if process in (c.process, server.process)]:
             self._cut(client)
+
+
+def settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def machine_of(process: Process | None) -> str:
+    return "" if process is None else process.machine

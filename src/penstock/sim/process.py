@@ -1,4 +1,4 @@
-"""A process that can die the way a power cut kills: between two steps, with no cleanup code run.
+"""A process that can die the way a power cut kills, between two steps, with no cleanup code run; or stand still.
 
 Every task and callback that a process starts inherits its context, and the loop drops the callbacks of dead processes.
 So the code under test needs to know nothing of this, and the tasks of a dead process simply never wake again.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from penstock.sim.clock import SimLoop
+    from penstock.sim.clock import SimHandle, SimLoop, SimTimer
 
 T = TypeVar("T")
 
@@ -22,9 +22,12 @@ class Killed(BaseException):
 
 
 class Process:
-    def __init__(self, loop: "SimLoop", name: str) -> None:
+    def __init__(self, loop: "SimLoop", name: str, machine: str = "") -> None:
         self.name = name
+        self.machine = machine  # Which end of a link its connections are on.
         self.alive = True
+        self.paused = False
+        self.held: list[SimHandle | SimTimer] = []  # Steps that came up while it was paused, in order.
         self.on_death: list[Callable[[], None]] = []  # How the world outside learns of it: links break, power goes.
         self._loop = loop
         self._dead = loop.create_future()
@@ -47,6 +50,16 @@ class Process:
             raise Killed(self.name)
         return task.result()
 
+    def pause(self) -> None:
+        """Stand still, as after SIGSTOP: time goes on, the kernel takes in what comes, and nothing here runs."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on with all that has come up meanwhile, in its order."""
+        self.paused = False
+        held, self.held = self.held, []
+        self._loop.release(held)
+
     async def wait_dead(self) -> None:
         await asyncio.shield(self._dead)
 
@@ -55,6 +68,7 @@ class Process:
         if not self.alive:
             return
         self.alive = False
+        self.resume()
         self._dead.set_result(None)
         # Kept until `bury`: a coroutine that is garbage collected runs its `finally` blocks, and the dead run nothing.
         self._corpses = self._loop.tasks_of(self)

@@ -20,7 +20,7 @@ from penstock.cluster.store.base import (
     Put,
 )
 from penstock.cluster.store.feed import COMMITS_KEPT
-from store_backends import Backend, MemoryBackend, SqliteBackend, ZooKeeperBackend
+from store_backends import Backend, MemoryBackend, SimBackend, SqliteBackend, ZooKeeperBackend
 
 Scenario = Callable[[MetadataStore], Awaitable[None]]
 BackendScenario = Callable[[Backend], Awaitable[None]]
@@ -28,10 +28,12 @@ BackendScenario = Callable[[Backend], Awaitable[None]]
 SCENARIO_S_MAX = 120
 
 
-@pytest.fixture(params=["memory", "sqlite", "zookeeper"])
+@pytest.fixture(params=["memory", "sqlite", "zookeeper", "simulated"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     if request.param == "memory":
         return MemoryBackend()
+    if request.param == "simulated":
+        return SimBackend()
     if request.param == "sqlite":
         return SqliteBackend(tmp_path)
     return ZooKeeperBackend(request.getfixturevalue("zookeeper"))
@@ -44,7 +46,8 @@ def on(backend: Backend, scenario: BackendScenario) -> None:
         finally:
             await backend.close()
 
-    asyncio.run(asyncio.wait_for(main(), SCENARIO_S_MAX))
+    run = backend.loop.run if isinstance(backend, SimBackend) else asyncio.run
+    run(asyncio.wait_for(main(), SCENARIO_S_MAX))
 
 
 @pytest.fixture
