@@ -21,9 +21,9 @@ class Violation(NamedTuple):
         return f"{self.kind} in {self.log.partition}: {self.detail}"
 
 
-def check_all(events: Sequence[Event], contents: Contents) -> list[Violation]:
+def check_all(events: Sequence[Event], contents: Contents, checks: "Sequence[Check] | None" = None) -> list[Violation]:
     """Every violation in the history and in what was found at the end."""
-    found = [violation for check in HISTORY_CHECKS for violation in check(events)]
+    found = [violation for check in (checks or HISTORY_CHECKS) for violation in check(events)]
     found += check_lost(events, contents)
     found += check_contents(events, contents)
     return found
@@ -100,7 +100,9 @@ def check_send_order(events: Iterable[Event]) -> Iterator[Violation]:
         if phase is Phase.INVOKE:
             floors[number] = ends.get(send.log, 0)
         elif isinstance(result, Sent):
-            floor = max(floors[number], links.get((send.log, send.link), 0))
+            floor = floors[number]
+            if send.link >= 0:
+                floor = max(floor, links.get((send.log, send.link), 0))
             if result.base_offset < floor:
                 yield Violation(
                     "nonmonotonic-send", send.log, f"{_name(send.values[0])} got {result.base_offset} < {floor}"
@@ -157,7 +159,9 @@ def check_watermarks(events: Iterable[Event]) -> Iterator[Violation]:
             ends[log] = max(ends.get(log, 0), result.high_watermark)
 
 
-HISTORY_CHECKS: tuple[Callable[[Sequence[Event]], Iterator[Violation]], ...] = (
+Check = Callable[[Sequence[Event]], Iterator[Violation]]
+
+HISTORY_CHECKS: tuple[Check, ...] = (
     check_offsets,
     check_duplicates,
     check_sources,

@@ -94,7 +94,12 @@ class SimClient(asyncio.Protocol):
         self._transport.abort()
 
     async def create_topic(
-        self, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int = 1
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        replication_factor: int = 1,
+        within_s: float = REPLY_TIMEOUT_S,
     ) -> ErrorCode:
         topic = create_topics_request.CreatableTopic(
             name=TopicName(name),
@@ -105,27 +110,40 @@ class SimClient(asyncio.Protocol):
                 create_topics_request.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()
             ),
         )
-        reply = await self.ask(create_topics_request.CreateTopicsRequest(topics=(topic,)), CreateTopicsResponse)
+        request = create_topics_request.CreateTopicsRequest(topics=(topic,))
+        reply = await self.ask(request, CreateTopicsResponse, within_s=within_s)
         return ErrorCode(reply.topics[0].error_code.value)
 
-    async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
+    async def metadata(
+        self, topics: Sequence[str] | None = None, *, within_s: float = REPLY_TIMEOUT_S
+    ) -> MetadataResponse:
         names = None if topics is None else tuple(map(_metadata_topic, topics))
         request = metadata_request.MetadataRequest(
             topics=names, allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
-        return await self.ask(request, MetadataResponse)
+        return await self.ask(request, MetadataResponse, within_s=within_s)
 
-    async def produce(self, partition: TopicPartition, batch: bytes | bytearray) -> ProduceReply:
+    async def produce(
+        self, partition: TopicPartition, batch: bytes | bytearray, *, within_s: float = REPLY_TIMEOUT_S
+    ) -> ProduceReply:
         """The reply to one batch with acks=-1."""
-        reply = await self._ask(*PRODUCE, produce_body(partition, batch), ProduceResponse)
+        reply = await self._ask(*PRODUCE, produce_body(partition, batch), ProduceResponse, within_s)
         answer = reply.responses[0].partition_responses[0]
         return ProduceReply(ErrorCode(answer.error_code.value), answer.base_offset)
 
     async def fetch(
-        self, partition: TopicPartition, offset: int, *, wait_ms: int = 0, bytes_max: int = 1 << 20
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        wait_ms: int = 0,
+        bytes_max: int = 1 << 20,
+        leader_epoch: int = -1,
+        within_s: float = REPLY_TIMEOUT_S,
     ) -> FetchReply:
         """Records from `offset` on; an empty reply when none came within `wait_ms`."""
-        reply = await self._ask(*FETCH, fetch_body(partition, offset, wait_ms, bytes_max), FetchResponse)
+        body = fetch_body(partition, offset, wait_ms, bytes_max, leader_epoch)
+        reply = await self._ask(*FETCH, body, FetchResponse, within_s)
         answer = reply.responses[0].partitions[0]
         records, next_offset = _records(answer.records or b"", offset)
         code = ErrorCode(answer.error_code.value)

@@ -163,6 +163,10 @@ class SimDisk:
             undone = [(operation.kind, operation.path) for _, operation in lost]
             self._trace.add("crash", "kept", len(kept), "undone", undone, "files", damage)
 
+    def durable_files(self, directory: str) -> list[bytes]:
+        """What a power cut now would leave of the files in the directory, at the least."""
+        return [inode.durable for path, inode in self._durable.files.items() if parent_of(path) == directory]
+
     def _used_bytes(self) -> int:
         return sum(len(inode.content) for inode in self._names.files.values())
 

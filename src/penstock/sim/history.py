@@ -27,17 +27,21 @@ class Log(NamedTuple):
 
 class Send(NamedTuple):
     log: Log
-    link: int  # The connection: requests on one link are served in order.
+    # The connection: requests on one link are served in order. Negative for an idempotent producer, which sends again
+    # what is not acknowledged: its records are in order, its acknowledgements need not be.
+    link: int
     values: tuple[bytes, ...]  # Unique in the whole run.
 
 
 class Poll(NamedTuple):
     log: Log
     start: int
+    reader: int = 0  # Who of those that follow leaders by themselves; 0: all see the same broker.
 
 
 class Sent(NamedTuple):
     base_offset: int
+    broker: int = -1  # Who said so.
 
 
 class Polled(NamedTuple):

@@ -32,6 +32,11 @@ class Inode:
         self._cut_stamp = NEVER  # When durable bytes were truncated away.
         self._lost: list[range] = []  # Unsynced parts that a failed sync has dropped and called clean.
 
+    @property
+    def durable(self) -> bytes:
+        """What a power cut leaves at the least."""
+        return bytes(self._durable)
+
     def append(self, data: bytes, stamp: int) -> None:
         self.content += data
         self._unsynced.append(Write(stamp, len(self.content)))

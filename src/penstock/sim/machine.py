@@ -1,9 +1,12 @@
 """A machine with one broker on it: what survives a crash (disk, metadata store) and what does not (the broker)."""
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
+from penstock.base.clock import Clock
 from penstock.base.config import BrokerConfig
+from penstock.cluster.store.base import MetadataStore
 from penstock.cluster.store.memory import MemoryStore
 from penstock.server.broker import Broker
 from penstock.sim.clock import SimClock, SimLoop
@@ -15,12 +18,26 @@ from penstock.sim.trace import Trace
 
 
 class Machine:
-    def __init__(self, *, loop: SimLoop, seed: int, trace: Trace, network: SimNetwork, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        *,
+        loop: SimLoop,
+        seed: int,
+        trace: Trace,
+        network: SimNetwork,
+        config: BrokerConfig,
+        name: str = "",
+        open_store: Callable[[Clock, Random], MetadataStore] | None = None,
+    ) -> None:
+        """A machine of a cluster has a name, and a client of the cluster's store in each life of its broker."""
+        self.name = name
         self.clock = SimClock(loop)
-        self.disk = SimDisk(random=Random(f"disk-{seed}"), clock=self.clock, trace=trace)
+        self.disk = SimDisk(random=Random(f"disk-{name}{seed}"), clock=self.clock, trace=trace)
         self.disk.on_power_cut = self.cut_power
         self.store = MemoryStore()
         self.lives = 0
+        self.is_serving = False  # The broker has started and was not told to stop; it may have died since.
+        self._open_store = open_store
         self._loop = loop
         self._seed = seed
         self._trace = trace
@@ -33,32 +50,49 @@ class Machine:
     def is_up(self) -> bool:
         return self._process is not None and self._process.alive
 
+    @property
+    def process(self) -> Process:
+        """Of the present broker, or the last."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def broker(self) -> Broker:
+        assert self._broker is not None
+        return self._broker
+
     async def start(self) -> None:
         """Start a broker on what the last one left. Killed when the power goes meanwhile."""
         assert not self.is_up
         self.lives += 1
-        self._trace.add("start", self.lives)
-        process = self._process = Process(self._loop, f"broker-{self.lives}")
+        self.is_serving = False
+        self._trace.add("start", self.name, self.lives)
+        process = self._process = Process(self._loop, f"broker-{self.name}{self.lives}", self.name)
         broker = self._broker = process.context.run(self._make_broker)
         await process.call(broker.start())
-        self._trace.add("started", self.lives)
+        self.is_serving = True
+        self._trace.add("started", self.name, self.lives)
 
     async def stop(self) -> None:
         """Stop the broker as an operator would. Killed when the power goes meanwhile."""
         assert self._process is not None and self._broker is not None
-        self._trace.add("stop", self.lives)
+        self._trace.add("stop", self.name, self.lives)
+        self.is_serving = False
         await self._process.call(self._broker.stop())
         self._end()
 
     def kill(self) -> None:
         """End the process as `kill -9` does: what it wrote is still in the page cache."""
-        self._trace.add("kill", self.lives)
+        self._trace.add("kill", self.name, self.lives)
         self._end()
 
     def cut_power(self) -> None:
-        self._trace.add("cut power", self.lives)
+        self._trace.add("cut power", self.name, self.lives)
         self._end()
         self.disk.crash()
+
+    async def wait_dead(self) -> None:
+        await self.process.wait_dead()
 
     async def wait_down(self, timeout_s: float) -> bool:
         """Whether the broker died by itself within the time."""
@@ -75,11 +109,12 @@ class Machine:
         self.store.expire_leases()
 
     def _make_broker(self) -> Broker:
+        random = Random(f"broker-{self.name}{self._seed}-{self.lives}")
         return Broker(
             config=self._config,
             fs=SimFileSystem(self.disk),
             clock=self.clock,
             network=self._network,
-            store=self.store,
-            random=Random(f"broker-{self._seed}-{self.lives}"),
+            store=self.store if self._open_store is None else self._open_store(self.clock, random),
+            random=random,
         )

@@ -26,10 +26,10 @@ def produce_body(partition: TopicPartition, records: bytes | bytearray) -> bytes
     return b"".join((head, _string(partition.topic), index, _uvarint(len(records) + 1), records, b"\0\0\0"))
 
 
-def fetch_body(partition: TopicPartition, offset: int, wait_ms: int, bytes_max: int) -> bytes:
+def fetch_body(partition: TopicPartition, offset: int, wait_ms: int, bytes_max: int, leader_epoch: int = -1) -> bytes:
     """Fetch one partition, without a session."""
     head = _FETCH_HEAD.pack(-1, wait_ms, 1, 0x7FFFFFFF, 0, 0, -1, 2)
-    wanted = _FETCH_PARTITION.pack(2, partition.partition, -1, offset, -1, -1, bytes_max, 0)
+    wanted = _FETCH_PARTITION.pack(2, partition.partition, leader_epoch, offset, -1, -1, bytes_max, 0)
     return b"".join((head, _string(partition.topic), wanted, _FETCH_TAIL))
 
 
