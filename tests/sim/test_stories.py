@@ -52,4 +52,5 @@ def test_a_compaction_that_takes_too_much_is_found_out(monkeypatch: pytest.Monke
 
 def test_a_directory_of_a_deleted_topic_that_is_used_again_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_manager, "read_topic_id", lambda fs, directory: None)
-    assert "topics that are deleted" in SEEDS.problems_of(range(1, 300))
+    # One in two hundred has a crash between the deletion and its rename, and is the last to be made.
+    assert "topics that are deleted" in SEEDS.problems_of(range(400, 1000))
