@@ -121,7 +121,7 @@ def _check_reachable(bootstrap_server: str) -> None:
     """Failure at once, with the operating system's reason: librdkafka would keep trying until the request times out."""
     reasons = []
     for address in bootstrap_server.split(","):
-        host, port = _host_and_port(address.strip())
+        host, port = host_and_port(address.strip())
         try:
             socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
         except OSError as error:
@@ -131,7 +131,7 @@ def _check_reachable(bootstrap_server: str) -> None:
     raise unreachable(bootstrap_server, "; ".join(dict.fromkeys(reasons)))
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
+def host_and_port(address: str) -> tuple[str, int]:
     address = address.rpartition("://")[2]
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):

@@ -22,6 +22,7 @@ from penstock.cli.connection import (
 from penstock.cli.deletion import finish_deletion
 from penstock.cli.offsets import offsets_at
 from penstock.cli.output import Failure, plural, print_json, print_table
+from penstock.cli.replication_factor import change_replication_factor
 from penstock.cli.topics_watch import watch
 
 if TYPE_CHECKING:
@@ -166,6 +167,10 @@ def alter(
         int | None,
         typer.Option("--partitions", "-p", metavar="N", min=1, help="New number of partitions; it can only grow."),
     ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option("--replication-factor", "-r", metavar="N", min=1, help="New number of copies of each partition."),
+    ] = None,
     config: Configs = None,
     delete_config: Annotated[
         list[str] | None,
@@ -174,19 +179,20 @@ def alter(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     json: AsJson = False,
 ) -> None:
-    """Add partitions or change the configuration.
+    """Add partitions, change the number of replicas or the configuration.
 
     \b
     Examples:
       penstock topics alter orders --partitions 24
+      penstock topics alter orders --replication-factor 3
       penstock topics alter orders --config retention.ms=604800000 --delete-config max.message.bytes
     """
     configs = pairs(config)
     deleted = delete_config or []
-    if partitions is None and not configs and not deleted:
+    if partitions is None and replication_factor is None and not configs and not deleted:
         raise Failure(
             "There is nothing to alter.",
-            hint="Give --partitions N, --config KEY=VALUE or --delete-config KEY.",
+            hint="Give --partitions N, --replication-factor N, --config KEY=VALUE or --delete-config KEY.",
             code="USAGE",
         )
     admin = admin_client(bootstrap_server)
@@ -196,6 +202,8 @@ def alter(
     if partitions is not None:
         with explained(f"give '{name}' {plural(partitions, 'partition')}", bootstrap_server, name):
             _wait(admin.create_partitions([kafka_admin().NewPartitions(name, partitions)], request_timeout=TIMEOUT_S))
+    if replication_factor is not None:
+        change_replication_factor(name, replication_factor, bootstrap_server, quiet=json)
     if json:
         print_json({"topic": name, "altered": True})
     else:
