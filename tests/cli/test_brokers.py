@@ -18,9 +18,12 @@ from penstock.base.clock import SystemClock
 from penstock.base.config import BrokerConfig
 from penstock.base.types import NodeId
 from penstock.cli import moves
+from penstock.cli.cluster_view import ClusterView, look
+from penstock.cli.move_plan import Partition
 from penstock.cli.moves import Progress, size
 from penstock.cli.output import Failure
 from penstock.cli.throttle import parse_rate
+from penstock.cli.wire_client import WireClient
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.store.memory import MemoryStore
 from penstock.server.broker import Broker
@@ -208,6 +211,7 @@ def test_a_new_broker_takes_its_share_and_another_is_drained_under_load(
         wait_until(lambda: cluster.replicas()[2] == 0)
         wait_until(lambda: not list(cluster.brokers[2].partitions))
         assert max(cluster.replicas().values()) - min(cluster.replicas()[node] for node in (1, 3, 4)) <= 3
+        wait_until(lambda: all(s.leader == s.replicas[0] for t in cluster.image.topics.values() for s in t.partitions))
         # The throttle is gone again.
         wait_until(lambda: not any(topic.config for topic in cluster.image.topics.values()))
         wait_until(lambda: not cluster.image.broker_configs)
@@ -245,6 +249,25 @@ def test_ctrl_c_leaves_the_moves_to_the_cluster_and_a_second_start_ends_them(
 
 def interrupt(client: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_move_to_a_broker_that_stays_away_is_given_up(
+    cluster: ThreadedCluster, penstock: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert penstock("topics", "create", "t", "--replication-factor", "1").code == 0
+
+    def without_the_target(client: WireClient) -> ClusterView:
+        view = look(client)
+        partition = view.partitions[Partition("t", 0)]._replace(is_moving=True)
+        brokers = {node: broker for node, broker in view.brokers.items() if node == leader}
+        return ClusterView(brokers, {Partition("t", 0): partition})
+
+    leader = cluster.image.topics["t"].partitions[0].leader
+    monkeypatch.setattr(moves, "look", without_the_target)
+    monkeypatch.setattr(moves, "AWAY_S_MAX", 0.0)
+    failed = penstock("brokers", "drain", str(leader), "--yes", "--json")
+    assert failed.error["code"] == "BROKER_AWAY"
+    assert "brokers drain" in failed.error["hint"]
 
 
 def test_a_broker_that_is_needed_or_unknown_is_not_drained(

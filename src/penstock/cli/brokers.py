@@ -126,6 +126,8 @@ def drain(
             _move(client, view, plan, rate, f"Draining broker {node_id}", f"drain {node_id}", bootstrap_server, json)
             moved.update(plan)
             view = look_to_plan(client)
+        if moved:
+            elect_preferred(client, moved)  # Whoever led meanwhile was the first to be in sync.
         _end_throttle(client, view)
     if json:
         print_json({"broker": node_id, "partitions_moved": len(moved), "partitions_left": 0})

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from penstock.base.error_code import ErrorCode
 from penstock.cli.cluster_view import ClusterView, LogSizes, look
 from penstock.cli.move_plan import Layout, Partition
-from penstock.cli.output import Failure, duration, plural
+from penstock.cli.output import Failure, duration, plural, program
 from penstock.cli.wire_client import ALTER_PARTITION_REASSIGNMENTS, ELECT_LEADERS, WireClient
 from penstock.wire.codec import Struct
 
@@ -22,6 +22,7 @@ LOOK_S = 0.5
 SIZES_S = 2.0  # Between two looks at the disks: each broker is asked.
 LINE_S = 10.0  # Between two lines when nobody sits at a terminal.
 STOPPED_LOOKS = 10  # A move that is neither there nor done for so long was stopped by somebody.
+AWAY_S_MAX = 60.0  # A broker that is started anew is back long before.
 TIMEOUT_MS = 30_000
 PREFERRED = 0
 
@@ -69,6 +70,7 @@ class Moves:
         self._copied = dict.fromkeys(plan, 0)
         self._began_at = self._sized_at = time.monotonic()
         self._begun_with = 0  # Bytes that were there already.
+        self._all_there_at = time.monotonic()  # When we last saw all brokers that something moves to.
 
     def run(self, show: Callable[[Progress], None]) -> None:
         """Return when all have arrived, or were stopped by somebody. Failure when one cannot be moved."""
@@ -85,6 +87,7 @@ class Moves:
                 time.sleep(LOOK_S)
                 self._view = look(self._client)
                 self._note_arrivals()
+                self._check_brokers()
                 if time.monotonic() - self._sized_at > SIZES_S:
                     self._take_sizes(self._in_flight)
                 show(self.progress)
@@ -143,6 +146,19 @@ class Moves:
                 self._in_flight[partition] += 1
                 if self._in_flight[partition] > STOPPED_LOOKS:
                     del self._in_flight[partition]
+
+    def _check_brokers(self) -> None:
+        """Failure when something moves to a broker that does not come back: it would be waited for until it does."""
+        away = {node for partition in self._in_flight for node in self._plan[partition]} - self._view.brokers.keys()
+        if not away:
+            self._all_there_at = time.monotonic()
+        elif time.monotonic() - self._all_there_at > AWAY_S_MAX:
+            node = min(away)
+            raise Failure(
+                f"Partitions are on their way to broker {node}, which is away.",
+                hint=f"Start it again, or have them go elsewhere with: {program()} brokers drain {node}",
+                code="BROKER_AWAY",
+            )
 
     def _take_sizes(self, partitions: Iterable[Partition]) -> None:
         wanted = [partition for partition in partitions if self._new[partition]]
