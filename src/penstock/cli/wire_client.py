@@ -43,13 +43,13 @@ _BROKEN = (OSError, BadPeer, struct.error, IndexError, InvalidVarint, UnicodeDec
 
 class WireClient:
     def __init__(self, bootstrap_server: str, *, patience_s: float = PATIENCE_S) -> None:
-        """`patience_s`: for how long to go on when nobody answers; a first connection has to work at once."""
+        """`patience_s`: for how long to go on when nobody answers; the first time somebody has to."""
         self._bootstrap_server = bootstrap_server
         self._addresses = [host_and_port(address.strip()) for address in bootstrap_server.split(",")]
         self._patience_s = patience_s
         self._socket: socket.socket | None = None
         self._address: tuple[str, int] | None = None  # That we are connected to.
-        self._has_connected = False
+        self._has_answered = False  # Somebody: then it is a cluster, and worth waiting for.
         self._ids = count(1)
 
     def close(self) -> None:
@@ -73,6 +73,7 @@ class WireClient:
         while True:
             try:
                 reply = self._ask_once(api_key, version, request)
+                self._has_answered = True
                 if getattr(reply, "error_code", 0) != ErrorCode.not_controller:
                     return reply
                 reason = "nobody controls the cluster"
@@ -80,7 +81,7 @@ class WireClient:
                 reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
             self.close()
             self._addresses.append(self._addresses.pop(0))  # The next time another one.
-            if time.monotonic() > give_up_at or not self._has_connected:
+            if time.monotonic() > give_up_at or not self._has_answered:
                 raise unreachable(self._bootstrap_server, reason)
             time.sleep(PAUSE_S)
 
@@ -115,7 +116,6 @@ class WireClient:
             else:
                 raise errors[0]
             self._socket.settimeout(REPLY_S_MAX)
-            self._has_connected = True
         return self._socket
 
 
