@@ -375,3 +375,20 @@ def test_a_throttled_move_takes_its_time_and_holds_up_nobody(tmp_path: Path, sid
         client.close()
 
     run(tmp_path, scenario)
+
+
+def test_thousands_of_new_partitions_do_not_hold_up_the_broker(tmp_path: Path) -> None:
+    """Their leaders are asked for all of them at once by followers; the broker's lease must be renewed meanwhile."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.create_topic("t", [[1, 2, 3]])
+        await cluster.create_topic("many", [[number % 3 + 1, (number + 1) % 3 + 1] for number in range(900)])
+        client = await cluster.leader()
+        assert (await client.produce("t", b"meanwhile")).error_code == 0
+        client.close()
+        hosted = [number for number in range(900) if number % 3 in (0, 2)]
+        broker = cluster.brokers[1].broker
+        await until(lambda: all(("many", number) in broker.partitions._partitions for number in hosted))
+        assert all(len(cluster.state("many", number).isr) == 2 for number in range(900))
+
+    run(tmp_path, scenario)

@@ -4,7 +4,7 @@ They are opened when the image has them, and take their roles once the broker is
 that tells of everything that may have happened while the broker was away. When its registration is lost all roles end.
 
 A new partition is some files: thousands of them are made in slices, between which requests are served and the lease is
-renewed. Whoever asks for one that is not open yet has it opened at once.
+renewed. Whoever asks for one that is not open yet has it opened, as long as that is not the work of a slice by itself.
 """
 
 import asyncio
@@ -59,6 +59,7 @@ class PartitionManager:
         self._unopened: dict[tuple[str, int], None] = {}  # Ours, but the disk did not let us.
         self._queued: dict[tuple[str, int], None] = {}  # Ours, and soon to be opened.
         self._opening: asyncio.Task[None] | None = None
+        self._demand_left_s = 0.0  # What may still be opened on demand in this slice.
         self._reopened_at_s = float("-inf")
         self._topic_names: dict[UUID, str] = {}
         self._topics: dict[str, TopicImage] = {}  # As last applied.
@@ -74,8 +75,7 @@ class PartitionManager:
         found = self._partitions.get((topic, partition))
         if found is None:
             if (topic, partition) in self._queued:
-                self._open_queued((topic, partition))
-                return self.get(topic, partition)
+                return self._open_on_demand((topic, partition))
             if (topic, partition) in self._unopened:
                 return self._reopen((topic, partition))
             image = self._topics.get(topic)
@@ -203,6 +203,7 @@ class PartitionManager:
 
     def _apply_topic(self, topic: TopicImage) -> None:
         config = self._topic_config(topic)
+        before = self._topics.get(topic.name)
         self._topics[topic.name] = topic
         self._topic_names[topic.topic_id] = topic.name
         self._replication.quotas.set_topic(
@@ -219,7 +220,8 @@ class PartitionManager:
                 self._queued[key] = None
             elif existing is not None:
                 existing.log.config = config
-                self._take_role(topic, state)
+                if before is None or before.partitions[state.partition : state.partition + 1] != (state,):
+                    self._take_role(topic, state)
 
     def _open_some(self, seconds: float) -> None:
         deadline = self._clock.monotonic() + seconds
@@ -231,10 +233,20 @@ class PartitionManager:
     async def _open_rest(self) -> None:
         try:
             while self._queued:
+                self._demand_left_s = OPEN_SLICE_S
                 await asyncio.sleep(0)
                 self._open_some(OPEN_SLICE_S)
         finally:
             self._opening = None
+
+    def _open_on_demand(self, key: tuple[str, int]) -> Partition:
+        """Open what is queued, now; Refused when others have asked for too much already, a follower for thousands."""
+        if self._demand_left_s <= 0:
+            raise Refused(ErrorCode.not_leader_or_follower, "the partition is about to be opened")
+        begun_s = self._clock.monotonic()
+        self._open_queued(key)
+        self._demand_left_s -= self._clock.monotonic() - begun_s
+        return self.get(*key)
 
     def _open_queued(self, key: tuple[str, int]) -> None:
         del self._queued[key]

@@ -291,7 +291,11 @@ class LogManager:
     async def checkpoint(self) -> None:
         """Note how far each log is synced and where it begins, if that has changed."""
         checkpoints = self._checkpoints
-        for topic_partition, partition_log in list(self.logs.items()):
+        for count, (topic_partition, partition_log) in enumerate(list(self.logs.items()), start=1):
+            if count % YIELD_EVERY_LOGS == 0:
+                await asyncio.sleep(0)
+            if self.logs.get(topic_partition) is not partition_log:
+                continue  # Deleted meanwhile.
             if partition_log.has_side_files:
                 # Also where records are not synced one by one: it bounds what stays open, and what a start has to scan.
                 self.commit.request(partition_log)
