@@ -26,6 +26,7 @@ from penstock.cluster.store.base import (
 from penstock.cluster.store.feed import ChangeFeed
 from penstock.cluster.store.local_lease import LocalLease
 from penstock.cluster.store.memory import MemoryStore
+from penstock.cluster.store.session_lease import SessionLease
 from penstock.sim.ensemble import Connection, Ensemble, Granted, Session, done_at_once
 from penstock.sim.network import machine_of, settle
 from penstock.sim.process import CURRENT
@@ -328,28 +329,12 @@ class NoAnswer(Exception):
     """The connection broke before the reply."""
 
 
-class SimLease:
+class SimLease(SessionLease):
     def __init__(self, store: SimStore, term: LeaseTerm, session: Session, there: LocalLease) -> None:
-        self.id = there.id
+        super().__init__(there.id, term)
         self.there = there  # The ensemble's side of it.
         self.session = session
         self._store = store
-        self._term = term
-        self._over = asyncio.Event()
-
-    @property
-    def is_lost(self) -> bool:
-        return self._over.is_set() or self._term.is_lost
-
-    @property
-    def may_act_until(self) -> float:
-        return float("-inf") if self.is_lost else self._term.may_act_until
-
-    async def lost(self) -> None:
-        await self._over.wait()
-
-    def on_lost(self) -> None:
-        self._over.set()
 
     async def close(self) -> None:
         await self._store.end_lease(self)

@@ -27,6 +27,7 @@ from penstock.cluster.store.base import (
     Write,
 )
 from penstock.cluster.store.feed import ChangeFeed
+from penstock.cluster.store.session_lease import SessionLease
 from penstock.cluster.store.zookeeper import jute
 from penstock.cluster.store.zookeeper.address import ConnectString
 from penstock.cluster.store.zookeeper.commit_plan import Operation, plan_commit
@@ -313,30 +314,14 @@ class ZooKeeperStore:
                 continue
 
 
-class ZooKeeperLease:
+class ZooKeeperLease(SessionLease):
     """A share of the store's session. The session's end is the lease's end."""
 
     def __init__(self, store: ZooKeeperStore, session: ZooKeeperSession, lease_id: int, owner: str) -> None:
+        super().__init__(lease_id, session.term)
         self._store = store
-        self._term = session.term
-        self._over = asyncio.Event()
-        self.id = lease_id
         self.owner = owner
         self.keys: set[str] = set()  # What has been put under it, or may have been.
-
-    @property
-    def is_lost(self) -> bool:
-        return self._over.is_set() or self._term.is_lost
-
-    @property
-    def may_act_until(self) -> float:
-        return float("-inf") if self.is_lost else self._term.may_act_until
-
-    async def lost(self) -> None:
-        await self._over.wait()
-
-    def on_lost(self) -> None:
-        self._over.set()
 
     async def close(self) -> None:
         await self._store.end_lease(self)
