@@ -2,6 +2,7 @@ import pytest
 
 from penstock.base.types import LeaderEpoch, Offset, TopicPartition
 from penstock.storage.checkpoint import (
+    encode_lines,
     encode_offsets,
     read_epochs,
     read_lines,
@@ -58,6 +59,17 @@ def test_a_damaged_checkpoint_counts_as_unknown(fs, tmp_path, content):
     (tmp_path / "c").write_bytes(content)
     assert read_offsets(fs, f"{tmp_path}/c") is None
     assert read_epochs(fs, f"{tmp_path}/c") is None or content.startswith(b"0\n1\na")
+
+
+def test_a_checkpoint_that_ends_too_early_is_damaged_wherever_that_is(fs, tmp_path):
+    """Also inside its last number, where it still looks like one: a power cut tears files that are not synced."""
+    path = tmp_path / "checkpoint"
+    content = encode_lines(["0 0", "3 125"])
+    for size in range(len(content)):
+        path.write_bytes(content[:size])
+        assert read_epochs(fs, str(path)) is None
+    path.write_bytes(content)
+    assert read_epochs(fs, str(path)) == [(0, 0), (3, 125)]
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "rename"])

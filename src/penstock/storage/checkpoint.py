@@ -44,7 +44,10 @@ def read_lines(fs: FileSystem, path: str) -> list[str] | None:
     if not fs.exists(path):
         return None
     try:
-        version, count, *entries = fs.read_all(path).decode().splitlines()
+        content = fs.read_all(path).decode()
+        version, count, *entries = content.splitlines()
+        if not content.endswith("\n"):  # Torn inside its last line, which may still look like one: "3 12" of "3 125".
+            raise ValueError("it ends too early")
         if version != VERSION or int(count) != len(entries):
             raise ValueError(f"version {version}, {count} entries stated, {len(entries)} found")
     except ValueError as error:
