@@ -70,6 +70,30 @@ def test_a_batch_that_is_cut_inside_goes_as_a_whole(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_log_whose_torn_tail_was_cut_off_by_the_start_is_cut_back_further(tmp_path: Path) -> None:
+    """All that is left is below the recovery point, so that the start had nothing to sync but the cut itself."""
+
+    async def scenario() -> None:
+        logs = manager(PosixFileSystem(), tmp_path)
+        logs.start()
+        log = logs.open(TP, TOPIC_ID, ROLLING)
+        append(log, [b"a"])
+        append(log, [b"b"])
+        await commit(logs, log)
+        await logs.checkpoint()
+        log.segments[-1].file.write([b"torn"])
+        again = manager(PosixFileSystem(), tmp_path)
+        again.start()
+        log = again.open(TP, TOPIC_ID, ROLLING)
+        assert log.log_end == log.synced_end == 2
+        await again.truncate(log, Offset(1))
+        assert values_of(read_all(log)) == [b"a"]
+        await again.stop()
+        await logs.stop()
+
+    run(scenario())
+
+
 async def write_cut_and_write(machine: Machine, known: dict) -> None:
     """Two histories: what was promised of the first, until it is cut; then that of the second."""
     known["old"] = [b"old-%02d" % number + b"x" * 200 for number in range(10)]

@@ -334,8 +334,8 @@ class LogManager:
         # Cleaning reads segments that may be about to go. It is seldom under way, so nobody keeps an event for it.
         while partition_log.is_cleaning:  # noqa: ASYNC110
             await asyncio.sleep(CLEANING_POLL_S)
-        if partition_log.synced_end < partition_log.log_end:
-            self.commit.request(partition_log)
+        # Also without new records: a tail that the start has cut off may wait for its sync.
+        self.commit.request(partition_log)
         await self.commit.finish(partition_log)
         if partition_log.failure is not None:
             raise Refused(ErrorCode.kafka_storage_error, partition_log.failure)
