@@ -259,6 +259,21 @@ def test_leader_epochs_outlive_a_restart_also_without_their_checkpoint(tmp_path:
     run(scenario)
 
 
+def test_leader_epochs_are_those_of_the_batches_when_the_checkpoint_knows_none(tmp_path: Path) -> None:
+    """A follower that was cut to nothing has said so; then a power cut has kept its first batch, but not its epoch."""
+
+    async def scenario() -> None:
+        fs = PosixFileSystem()
+        config = TopicConfig(durability="os")
+        partition = open_partition(fs, tmp_path, config, epoch=3)
+        partition.append(batch(b"a", b"b"), produce_version=9)
+        (tmp_path / "topic-0/leader-epoch-checkpoint").write_text("0\n0\n")
+        partition = open_partition(fs, tmp_path, config, epoch=3)
+        assert partition.copied_end == (2, 3)
+
+    run(scenario)
+
+
 def test_append_time_replaces_the_producers_time(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = TopicConfig(durability="os", message_timestamp_type="LogAppendTime")

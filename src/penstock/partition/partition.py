@@ -117,14 +117,14 @@ class Partition:
         self.log.on_failed = self._on_failed
         self.high_watermark = max(self.log.log_start, min(high_watermark, self.log.synced_end))
         entries = read_epochs(self._fs, f"{self.log.directory}/{LEADER_EPOCH_CHECKPOINT}")
-        self._epochs = LeaderEpochs(self._epochs_from_log() if entries is None else entries)
+        self._epochs = LeaderEpochs(entries or self._epochs_from_log())
         self._epochs.truncate_end(self.log.log_end)
         self.producers = self._producer_files.load(self._clock.now_ms())
         # Inside an append that rolls, `producers` is the state of all batches before it, which is what is wanted.
         self.log.on_rolled = self.store_producers
 
     def _epochs_from_log(self) -> list[tuple[LeaderEpoch, Offset]]:
-        """The epochs as the batches themselves tell them; for a checkpoint that is missing or damaged."""
+        """The epochs as the batches themselves tell them; for a checkpoint that is missing, damaged or empty."""
         epochs = LeaderEpochs()
         for segment in self.log.segments:
             position = 0
