@@ -37,6 +37,10 @@ class Inode:
         """What a power cut leaves at the least."""
         return bytes(self._durable)
 
+    @property
+    def unsynced_bytes(self) -> int:
+        return len(self.content) - self._synced
+
     def append(self, data: bytes, stamp: int) -> None:
         self.content += data
         self._unsynced.append(Write(stamp, len(self.content)))
