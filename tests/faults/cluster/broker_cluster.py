@@ -6,7 +6,6 @@ can be cut when they run on hosts of their own (hosts.py).
 
 import contextlib
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,9 @@ from penstock.local.zookeeper import ZooKeeperEnsemble
 
 from ..broker_process import BrokerProcess
 from ..load import CLIENT
+from .ends_with_us import ENDS_WITH_US
 from .hosts import Hosts
+from .lossy_disk import Loss, LossyDisk
 from .proxies import ProxyThread
 
 BROKERS = 3
@@ -40,8 +41,6 @@ CONFIG = {
     "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
 }
-# A client library that aborts must not leave brokers behind.
-ENDS_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 # What a log must never have: failures that nobody has thought of.
 CRASH = re.compile(r"Traceback|AssertionError|never retrieved|was never awaited|Exception in callback")
 
@@ -75,12 +74,14 @@ class BrokerCluster:
         proxies: ProxyThread,
         *,
         hosts: Hosts | None = None,
+        disks: Mapping[int, LossyDisk] | None = None,
         config: Mapping[str, str] | None = None,
         advertised: Callable[[int, int], str] | None = None,
     ) -> None:
         """`advertised` gives, for a broker and its port, the address that everybody is sent to."""
         self.zookeeper = zookeeper
         self.hosts = hosts
+        self._disks = disks or {}
         self._proxies = proxies
         self.brokers: list[Broker] = []
         for node_id in range(1, BROKERS + 1):
@@ -99,6 +100,8 @@ class BrokerCluster:
                 "wrapper": [*self.hosts.wrapper(node_id), *ENDS_WITH_US],
             }
             listen_host = {"listen_host": self.hosts.hub_address(node_id)}
+        if node_id in self._disks:
+            options["data"] = self._disks[node_id].path
         links = [self._proxies.open_proxy(node.port, **listen_host) for node in self.zookeeper.nodes]
         host = self.hosts.hub_address(node_id) if self.hosts is not None else "127.0.0.1"
         connect = ",".join(f"{host}:{link.port}" for link in links) + "/penstock"
@@ -128,11 +131,21 @@ class BrokerCluster:
         return time.monotonic() - begin
 
     def kill_all(self) -> None:
-        for broker in self.brokers:
+        self._kill(self.brokers)
+
+    def _kill(self, brokers: Sequence[Broker]) -> None:
+        """At once, as far as that goes."""
+        for broker in brokers:
             if broker.is_running():
                 broker.signal(signal.SIGKILL)
-        for broker in self.brokers:
+        for broker in brokers:
             broker.kill()
+
+    def cut_power(self, brokers: Sequence[Broker] | None = None) -> Loss:
+        """Kill these brokers, or all, and let their disks lose what was not synced."""
+        cut = self.brokers if brokers is None else brokers
+        self._kill(cut)
+        return Loss.sum(self._disks[broker.node_id].cut_power() for broker in cut)
 
     # Links to ZooKeeper
 

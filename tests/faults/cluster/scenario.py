@@ -65,7 +65,7 @@ def scenario(
         workload.wait_until_read(SETTLE_S_MAX)
         settled_s = time.monotonic() - healed_at
         workload.stop_reading()
-        run.verdict = _verdict(cluster, workload)
+        run.verdict = verdict_of(cluster, workload)
     except BaseException:
         workload.abandon()
         workload.history.write(directory / f"{topic}.jsonl")
@@ -78,7 +78,7 @@ def scenario(
     run.verdict.check()
 
 
-def _verdict(cluster: BrokerCluster, workload: Workload) -> Verdict:
+def verdict_of(cluster: BrokerCluster, workload: Workload) -> Verdict:
     places = [(workload.topic, partition) for partition in range(workload.partitions)]
     found = read_all(cluster.bootstrap, places)
     contents: Contents = {log_of(*place): records for place, records in found.items()}

@@ -62,7 +62,9 @@ NEVER_SENT = {KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE}
 
 
 class Workload:
-    def __init__(self, bootstrap: str, topic: str, *, partitions: int = PARTITIONS, rate: int = RATE) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, *, partitions: int = PARTITIONS, rate: int = RATE, readers: bool = True
+    ) -> None:
         self.topic = topic
         self.history = TimedHistory()
         self.partitions = partitions
@@ -79,8 +81,10 @@ class Workload:
         }
         self.errors: list[str] = []  # What clients were told that does not end them; for the report.
         self._senders = [self._thread(self._send, f"producer-{number}", number) for number in range(PRODUCERS)]
-        self._readers = [self._thread(self._audit, "auditor"), self._thread(self._watch, "watcher")]
-        self._readers += [self._thread(self._read_in_group, f"member-{number}", number) for number in range(MEMBERS)]
+        self._readers: list[threading.Thread] = []
+        if readers:
+            self._readers += [self._thread(self._audit, "auditor"), self._thread(self._watch, "watcher")]
+            self._readers += [self._thread(self._read_in_group, f"member-{n}", n) for n in range(MEMBERS)]
 
     def create_topic(self, replication_factor: int = 3, **config: str) -> None:
         admin = AdminClient({**CLIENT, "bootstrap.servers": self._bootstrap})
