@@ -30,6 +30,7 @@ wanted = st.builds(
     leader_epoch=epochs,
     fetch_offset=offsets,
     last_fetched_epoch=epochs,
+    bytes_max=st.integers(0, 2**31 - 1),
 )
 forgotten = st.tuples(st.sampled_from([ONE, TWO]), st.integers(0, 9))
 
@@ -55,14 +56,22 @@ def test_requests_are_read_by_the_broker_and_by_the_codec(
     assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (500, 1, 1 << 20)
     found = [
         CopyFrom(UUID(str(item.topic)), item.partition, item.current_leader_epoch, item.fetch_offset,
-                 item.last_fetched_epoch)
+                 item.last_fetched_epoch, item.bytes_max)
         for item in request.partitions
     ]  # fmt: skip
-    assert sorted(found) == sorted(wanted)
+    assert sorted(found) == sorted(item._replace(bytes_max=min(item.bytes_max or 0, 1 << 20)) for item in wanted)
     assert sorted(request.forgotten, key=str) == sorted(forgotten, key=str)
     message, end = codec.request_reader(ApiKey.FETCH, FOLLOWER_VERSION)(bytes(data), 0)
     assert end == len(data)
     assert (message.replica_state.replica_id, message.replica_state.replica_epoch) == (3, broker_epoch)
+
+
+def test_who_does_not_say_how_much_of_a_partition_takes_as_much_as_of_all() -> None:
+    data = pack_follower_fetch(
+        node_id=3, broker_epoch=1, max_wait_ms=500, bytes_max=1 << 20, session_id=7, session_epoch=8,
+        wanted=[CopyFrom(ONE, 0, 1, 2, 3)], forgotten=[],
+    )  # fmt: skip
+    assert read_fetch_request(memoryview(data), 0, FOLLOWER_VERSION).partitions[0].bytes_max == 1 << 20
 
 
 @given(

@@ -1,9 +1,12 @@
 """A member of a consumer group: kafka-python."""
 
+import time
+
 import member_loop
 from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.errors import KafkaConnectionError
 from kafka.structs import OffsetAndMetadata
 from member_loop import Offsets, Records
 
@@ -35,7 +38,11 @@ class KafkaPythonMember(ConsumerRebalanceListener):
         self._story.revoked({one.partition for one in revoked})
 
     def poll(self) -> tuple[int, Records]:
-        polled = self._consumer.poll(timeout_ms=int(member_loop.POLL_S * 1000), max_records=100)
+        try:
+            polled = self._consumer.poll(timeout_ms=int(member_loop.POLL_S * 1000), max_records=100)
+        except KafkaConnectionError:  # Now and then it says so when the only broker is away, instead of trying again.
+            time.sleep(member_loop.POLL_S)
+            return self._story.generation, []
         records = [(m.partition, m.offset, m.value.decode()) for messages in polled.values() for m in messages]
         return self._story.generation, records
 
