@@ -163,11 +163,12 @@ class Fetcher:
     async def _run(self) -> None:
         try:
             while self._following:
-                await self._connect_and_copy()
-        except Exception:
-            # A task root. Nothing is copied from this leader until the image changes: it has to be seen.
-            log.exception("fetcher failed", leader=self._leader)
-            raise
+                try:
+                    await self._connect_and_copy()
+                except Exception:
+                    # A task root. To give up would leave all partitions of this leader without a copy.
+                    log.exception("fetcher failed and begins anew", leader=self._leader)
+                    await asyncio.sleep(FAULT_REST_S)
         finally:
             self._task = None
 
@@ -324,7 +325,8 @@ class Fetcher:
         partition = following.partition
         try:
             await cutting
-            self._moved[_key(partition)] = None
+            if self._following.get(_key(partition)) is following:  # Else it was given to another meanwhile.
+                self._moved[_key(partition)] = None
         except (Refused, OSError) as error:
             self._on_fault(following, f"its log cannot be cut: {error}")
 

@@ -1,0 +1,96 @@
+"""What a fetcher asks for when partitions come and go while it works."""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+from penstock.base.clock import SystemClock
+from penstock.base.types import LeaderEpoch, NodeId, TopicPartition
+from penstock.partition.fetcher import Fetcher
+from penstock.partition.replication_quota import ReplicationQuota
+from penstock.wire.fetch_request import read_fetch_request
+from penstock.wire.follower_fetch import FOLLOWER_VERSION
+
+
+class NoLinks:
+    """Nobody can be reached."""
+
+    async def connect(self, node_id: int) -> Any:
+        await asyncio.Event().wait()
+
+
+def new_fetcher() -> Fetcher:
+    return Fetcher(
+        leader=NodeId(2),
+        node_id=NodeId(1),
+        broker_epoch=lambda: 7,
+        links=NoLinks(),
+        clock=SystemClock(),
+        wait_max_ms=500,
+        quota=ReplicationQuota(NodeId(1)),
+    )
+
+
+class Copy:
+    """A partition as far as a fetcher looks at it."""
+
+    topic_id = UUID(int=1)
+    is_safe = True
+    is_truncating = False
+    copied_end = (10, 3)
+
+    def __init__(self, number: int) -> None:
+        self.topic_partition = TopicPartition("t", number)
+
+
+def partition(number: int) -> Any:
+    return Copy(number)
+
+
+def asked_for(fetcher: Fetcher) -> list[int]:
+    request = read_fetch_request(memoryview(fetcher._request(500)), 0, FOLLOWER_VERSION)
+    return [item.partition for item in request.partitions]
+
+
+def test_a_partition_that_was_given_to_another_while_its_log_was_cut_is_not_asked_for() -> None:
+    async def scenario() -> None:
+        fetcher = new_fetcher()
+        first, second = partition(0), partition(1)
+        for one in (first, second):
+            fetcher.follow(one, LeaderEpoch(1), is_in_sync=True)
+        assert asked_for(fetcher) == [0, 1]
+        fetcher._session_epoch = 1
+        following = fetcher._following[first.topic_id, 0]
+
+        async def cut() -> None:
+            fetcher.drop(first)
+
+        await fetcher._cut(following, cut())
+        fetcher._moved[second.topic_id, 1] = None
+        assert asked_for(fetcher) == [1]
+        await fetcher.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_fetcher_that_fails_begins_anew(monkeypatch: Any) -> None:
+    monkeypatch.setattr("penstock.partition.fetcher.FAULT_REST_S", 0.0)
+
+    async def scenario() -> None:
+        fetcher = new_fetcher()
+        tries = []
+
+        async def fail() -> None:
+            tries.append(1)
+            if len(tries) == 3:
+                fetcher.drop(one)
+            raise KeyError("a mistake")
+
+        monkeypatch.setattr(fetcher, "_connect_and_copy", fail)
+        one = partition(0)
+        fetcher.follow(one, LeaderEpoch(1), is_in_sync=True)
+        while fetcher._task is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert len(tries) == 3
+
+    asyncio.run(scenario())
