@@ -102,10 +102,6 @@ class Fetcher:
         self._all_safe = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def is_idle(self) -> bool:
-        return not self._following
-
     def follow(self, partition: Partition, leader_epoch: LeaderEpoch, *, is_in_sync: bool) -> None:
         """Copy the partition from now on."""
         key = _key(partition)

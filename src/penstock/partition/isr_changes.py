@@ -13,7 +13,6 @@ from penstock.base.errors import ErrorCode
 from penstock.base.logging import get_logger
 from penstock.base.types import NodeId
 from penstock.partition.partition import Partition
-from penstock.partition.peers import PeerLost
 from penstock.partition.replica_state import IsrChange, ReplicaState
 
 log = get_logger(__name__)
@@ -49,7 +48,7 @@ class WantedIsr(NamedTuple):
         )
 
 
-# Answers with an error code for each; PeerLost or OSError when nobody can say.
+# Answers with an error code for each; OSError, such as PeerLost, when nobody can say.
 AskController = Callable[[Sequence[WantedIsr]], Awaitable[Sequence[ErrorCode]]]
 
 
@@ -98,9 +97,6 @@ class IsrChanges:
                 asked, self._due = [item for item in self._due if item.is_wanted], []
                 if asked and await self._ask_for(asked):
                     await asyncio.sleep(RETRY_S)
-        except Exception:
-            log.exception("in-sync replicas no longer change")  # A task root.
-            raise
         finally:
             self._task = None
 
@@ -108,8 +104,13 @@ class IsrChanges:
         """Whether some have to be asked for again."""
         try:
             codes = await self._ask(asked)
-        except (PeerLost, OSError) as error:
+        except OSError as error:  # PeerLost is one.
             log.warning("in-sync replicas cannot be changed now", reason=error)
+            self._due += asked
+            return True
+        except Exception:
+            # A task root. Given up, a change would stay pending, and its partition with a replica that it waits for.
+            log.exception("in-sync replicas cannot be changed now")
             self._due += asked
             return True
         for item, code in zip(asked, codes, strict=True):

@@ -76,6 +76,8 @@ class Replicas:
         """Have others lead what this broker leads, as far as there are others, before it stops."""
         if not self._config.controlled_shutdown_enable or len(self._metadata.image.brokers) < 2:
             return
+        if self._registration.lease is None:
+            return  # Nobody has heard of this broker yet.
         try:
             async with asyncio.timeout(HAND_OVER_S_MAX):
                 await self._registration.begin_stop()
