@@ -1,5 +1,7 @@
 """From a frame to its handler: what is remembered of one request must not be taken for another's."""
 
+import asyncio
+import inspect
 import struct
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +22,10 @@ requests = st.tuples(
 )
 
 
+def context_without_quotas() -> Any:
+    return SimpleNamespace(quotas=SimpleNamespace(active=None), forwarder=SimpleNamespace(is_needed=False))
+
+
 def frame_of(version: int, client_id: str | None, body: bytes, correlation_id: int) -> memoryview:
     name = b"" if client_id is None else client_id.encode()
     head = struct.pack(
@@ -36,7 +42,6 @@ def test_each_request_has_its_own_header(sent: list[tuple[int, str | None, bytes
         assert header.client_host == "10.0.0.1"
         found.append((header.version, header.client_id, bytes(frame[position:])))
 
-    context: Any = SimpleNamespace(quotas=SimpleNamespace(active=None))
     opened: list[int] = []
     connection: Any = SimpleNamespace(
         known_header=None,
@@ -44,8 +49,32 @@ def test_each_request_has_its_own_header(sent: list[tuple[int, str | None, bytes
         authentication=Authentication(),
         open_reply=lambda correlation_id, *_: opened.append(correlation_id),
     )
-    dispatcher = Dispatcher(context, {18: Api(ApiKey.API_VERSIONS, VERSIONS, 2, None, handle)})
+    dispatcher = Dispatcher(context_without_quotas(), {18: Api(ApiKey.API_VERSIONS, VERSIONS, 2, None, handle)})
     for number, (version, client_id, body) in enumerate(sent):
         dispatcher.dispatch(connection, frame_of(version, client_id, body, number))
     assert found == sent
     assert opened == list(range(len(sent)))
+
+
+def test_an_answer_that_the_stop_overtakes_is_closed() -> None:
+    answers = []
+
+    async def answer() -> Any:
+        raise AssertionError("has begun")
+
+    def handle(context: object, header: RequestHeader, request: object) -> Any:
+        answers.append(answer())
+        return answers[-1]
+
+    connection: Any = SimpleNamespace(
+        known_header=None, ip="10.0.0.1", authentication=Authentication(), open_reply=lambda *_: None
+    )
+    dispatcher = Dispatcher(context_without_quotas(), {18: Api(ApiKey.API_VERSIONS, VERSIONS, 2, handle, None)})
+
+    async def request_and_stop() -> None:
+        dispatcher.dispatch(connection, frame_of(2, "a", b"", 0))
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    asyncio.run(request_and_stop())
+    assert inspect.getcoroutinestate(answers[0]) == inspect.CORO_CLOSED

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -134,6 +134,7 @@ class Dispatcher:
             task = asyncio.get_running_loop().create_task(self._answer_later(api, header, answer, reply))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: _close(answer))
 
     async def _forward(self, handle: Handler, header: RequestHeader, request: Struct, frame: memoryview) -> Struct:
         """The controller's answer, or ours when there is none: that this broker is not the controller."""
@@ -162,6 +163,12 @@ class Dispatcher:
             await asyncio.wait(self._tasks, timeout=5)
         for task in list(self._tasks):
             task.cancel()
+
+
+def _close(answer: Awaitable[Struct]) -> None:
+    """Where the task was cancelled before its first step, nobody has awaited it, and Python warns of that."""
+    if isinstance(answer, Coroutine):
+        answer.close()
 
 
 def _note_throttle(header: RequestHeader, response: Struct) -> None:

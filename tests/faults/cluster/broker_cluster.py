@@ -42,7 +42,7 @@ CONFIG = {
     "auto.create.topics.enable": "false",
 }
 # What a log must never have: failures that nobody has thought of.
-CRASH = re.compile(r"Traceback|AssertionError|never retrieved|was never awaited|Exception in callback")
+CRASH = re.compile(r".*(Traceback|AssertionError|never retrieved|was never awaited|Exception in callback)")
 
 
 class Broker(BrokerProcess):
