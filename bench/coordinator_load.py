@@ -76,7 +76,7 @@ def _commit(name: int, offset: int) -> Record:
 
 async def _load(partition: Partition, fs: PosixFileSystem, clock: SystemClock) -> float:
     shard = GroupShard(new_unique_id=str)
-    runner = ShardRunner(partition=partition, shard=shard, clock=clock, timers=TimerWheel(), fs=fs)
+    runner = ShardRunner(partition=partition, shard=shard, codec=records, clock=clock, timers=TimerWheel(), fs=fs)
     begun = time.thread_time()
     await runner.load()
     seconds = time.thread_time() - begun

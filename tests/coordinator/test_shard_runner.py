@@ -14,8 +14,9 @@ from penstock.coordinator.group.decision import Decision, Reply
 from penstock.coordinator.group.group_shard import GroupShard
 from penstock.coordinator.group.records import GroupDeleted, GroupMetadata, GroupRecord, OffsetCommitted, OffsetDeleted
 from penstock.coordinator.group.replies import DeletedGroup, DeleteGroupsReply
+from penstock.coordinator.shard import TransactionalRecords, TransactionEnd
 from penstock.coordinator.shard_runner import ShardRunner
-from penstock.wire.batch import Record, build_batch
+from penstock.wire.batch import CONTROL_MASK, TRANSACTIONAL_MASK, Record, build_batch
 
 MAX_MESSAGE_BYTES = 1_048_588
 
@@ -61,16 +62,30 @@ def test_a_deadline_is_not_set_for_an_instant_at_which_it_is_not_due() -> None:
     wheel = Wheel()
     shard = SimpleNamespace(next_deadline_ms=4015)
     clock = SimpleNamespace(monotonic=lambda: 4.015, now_ms=lambda: 1000)
-    parts: dict[str, Any] = {"partition": Log(), "shard": shard, "clock": clock, "timers": wheel, "fs": None}
+    parts: dict[str, Any] = {
+        "partition": Log(),
+        "shard": shard,
+        "codec": records,
+        "clock": clock,
+        "timers": wheel,
+        "fs": None,
+    }
     runner = ShardRunner(**parts)
     runner.is_loaded = True
     runner.run(lambda now: Decision())
     assert wheel.delays == [0.001]
 
 
-def runner_on(log: Log, shard: object) -> ShardRunner:
+def runner_on(log: Log, shard: object) -> ShardRunner[Any]:
     clock = SimpleNamespace(monotonic=lambda: 1.0, now_ms=lambda: 1_700_000_000_000)
-    parts: dict[str, Any] = {"partition": log, "shard": shard, "clock": clock, "timers": None, "fs": None}
+    parts: dict[str, Any] = {
+        "partition": log,
+        "shard": shard,
+        "codec": records,
+        "clock": clock,
+        "timers": None,
+        "fs": None,
+    }
     runner = ShardRunner(**parts)
     runner.is_loaded = True
     return runner
@@ -174,3 +189,87 @@ def test_what_cannot_be_read_is_passed_over() -> None:
     shard, applied = loaded([Record(0, 1, key, b"\0"), Record(0, 1, None, b"x"), committed(1, 1)])
     assert applied == [committed(1, 1)]
     assert list(shard.groups) == ["g"]
+
+
+class Witness:
+    """A shard that remembers what was applied to it, and knows of transactions."""
+
+    next_deadline_ms = None
+
+    def __init__(self) -> None:
+        self.applied: list[object] = []
+        self.apply = self.apply_transactional = self.apply_end = self.applied.append
+
+    def on_loaded(self, now: object) -> Decision:
+        return Decision()
+
+
+def witnessed(*batches: bytes | bytearray, end: int) -> list[object]:
+    """What was applied while these batches were loaded."""
+    log, shard = Log(), Witness()
+    data = b"".join(batches)
+    log.log = SimpleNamespace(log_end=end, read=lambda offset, *_, **__: data)
+    log.log_start = 0
+    log.decompressed_bytes_max = 1 << 20
+    log.topic_partition = "__consumer_offsets-0"
+    runner = runner_on(log, shard)
+    runner.is_loaded = False
+    asyncio.run(runner.load())
+    return shard.applied
+
+
+def batch_of(base_offset: int, *items: GroupRecord, attributes: int = 0, producer_id: int = -1) -> bytearray:
+    numbered = [Record(base_offset + number, 1, *records.encode(item)) for number, item in enumerate(items)]
+    return build_batch(
+        numbered, base_offset=base_offset, attributes=attributes, producer_id=producer_id, producer_epoch=3
+    )
+
+
+def marker(base_offset: int, producer_id: int, is_commit: bool) -> bytearray:
+    record = Record(base_offset, 1, bytes((0, 0, 0, is_commit)), bytes(6))
+    attributes = TRANSACTIONAL_MASK | CONTROL_MASK
+    return build_batch(
+        [record], base_offset=base_offset, attributes=attributes, producer_id=producer_id, producer_epoch=4
+    )
+
+
+def test_batches_of_transactions_are_handed_on_in_the_order_of_the_log() -> None:
+    deleted = OffsetDeleted(group_id="g", topic="t", partition=0)
+    unheard = OffsetDeleted(group_id="g", topic="t", partition=9)
+    applied = witnessed(
+        batch_of(0, committed(0, 1), committed(0, 2)),
+        batch_of(2, committed(1, 5), attributes=TRANSACTIONAL_MASK, producer_id=7),
+        batch_of(3, deleted, unheard, committed(2, 1)),
+        marker(6, 7, is_commit=True),
+        marker(7, 8, is_commit=False),
+        batch_of(8, committed(3, 1), committed(3, 2)),
+        end=10,
+    )
+    assert applied == [
+        committed(0, 2),
+        TransactionalRecords(7, 3, 2, [committed(1, 5)]),
+        deleted,
+        committed(2, 1),
+        TransactionEnd(7, 4, True),
+        TransactionEnd(8, 4, False),
+        committed(3, 2),
+    ]
+
+
+def test_a_transaction_can_end_while_the_last_records_are_applied() -> None:
+    """Whoever appends does not wait for the loader: what came in between belongs to the log, too."""
+    log, shard = Log(), Witness()
+    batches = {0: (batch_of(0, committed(0, 1)), 1), 1: (marker(1, 7, is_commit=True), 2)}
+    partition_log = SimpleNamespace(log_end=1, read=lambda offset, *_, **__: bytes(batches[offset][0]))
+    log.log, log.log_start, log.decompressed_bytes_max = partition_log, 0, 1 << 20
+
+    def apply(record: object) -> None:
+        shard.applied.append(record)
+        partition_log.log_end = 2
+
+    shard.apply = apply  # type: ignore[assignment]
+    runner = runner_on(log, shard)
+    runner.is_loaded = False
+    log.topic_partition = "__consumer_offsets-0"
+    asyncio.run(runner.load())
+    assert shard.applied == [committed(0, 1), TransactionEnd(7, 4, True)]

@@ -4,6 +4,8 @@ A seed that fails prints `seed=… step=…` and its scenario. Add it to group_s
 run certain seeds: `PENSTOCK_SIM_GROUP_SEEDS=17 pytest tests/sim/test_group_churn.py`, or a range, `1-5000`.
 """
 
+from typing import Any
+
 import pytest
 from seed_runs import SeedRuns
 
@@ -41,7 +43,7 @@ def test_commits_of_any_generation_are_found_out(monkeypatch: pytest.MonkeyPatch
 
 
 def test_answers_before_the_commit_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hasty(self: ShardRunner, decision: group_shard.Decision) -> None:
+    def hasty(self: ShardRunner[Any], decision: group_shard.Decision) -> None:
         for token, response in decision.replies_on_commit:
             token(response)
 

@@ -85,3 +85,12 @@ def test_a_batch_behind_a_damaged_one_is_read() -> None:
     first, second = read(bytes(damaged))
     assert (first.pairs, isinstance(first.error, CorruptBatch)) == ([], True)
     assert (second.pairs, second.base_offset) == ([(b"a", None)], 101)
+
+
+def test_a_batch_of_a_transaction_tells_whose_it_is() -> None:
+    data = bytes(
+        build_batch([Record(0, 1, b"k", b"v")], base_offset=0, attributes=0x10, producer_id=7, producer_epoch=2)
+    )
+    (found,) = read(data)
+    assert found.header == read_header(data)
+    assert read(bytes(build_batch([Record(0, 1, b"k", b"v")], base_offset=0, producer_id=7)))[0].header is None

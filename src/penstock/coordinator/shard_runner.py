@@ -1,4 +1,4 @@
-"""One partition of `__consumer_offsets` at work: its state loaded, decisions appended, replies sent when committed.
+"""One partition of a coordinator's topic at work: its state loaded, decisions appended, replies sent when committed.
 
 A command is decided by the pure shard, its records are appended to the partition and applied, and the replies leave
 when they are below the high watermark. What a client was told therefore survives a crash, by the same mechanism as
@@ -6,37 +6,48 @@ every other record.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 from penstock.base.clock import Clock
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.timers import Timer, TimerWheel
 from penstock.base.types import Offset
-from penstock.coordinator.group import records
-from penstock.coordinator.group.decision import Decision, Now, Reply
-from penstock.coordinator.group.group_shard import GroupShard
-from penstock.coordinator.group.record_bytes import CorruptRecord
-from penstock.coordinator.group.records import GroupRecord
+from penstock.coordinator.decision import Decision, Now, Reply
+from penstock.coordinator.record_bytes import CorruptRecord
+from penstock.coordinator.shard import RecordCodec, Shard, TransactionalRecords, TransactionalShard, TransactionEnd
 from penstock.partition.partition import Partition
 from penstock.storage.disk_read import with_disk
 from penstock.storage.fs import FileSystem
-from penstock.wire.batch import HEADER_BYTES, Record
-from penstock.wire.pairs import batches_of_pairs
+from penstock.wire.batch import HEADER_BYTES, BatchHeader, Record
+from penstock.wire.pairs import BatchPairs, Pair, batches_of_pairs
 
 log = get_logger(__name__)
 
 LOAD_BYTES = 1 << 20  # Read at a time while loading; between two reads the loop serves others.
 APPLIED_AT_ONCE = 1000  # Records, while loading; about 10 ms.
 RECORD_BYTES_AROUND = 32  # Around key and value, at the most: five lengths and deltas as varints, attributes, headers.
+COMMIT_KEY_TYPE = 1  # Of a marker's key: version i16 | type i16. 0 aborts.
+
+S = TypeVar("S", bound=Shard)
 
 
-class ShardRunner:
+class ShardRunner(Generic[S]):
     def __init__(
-        self, *, partition: Partition, shard: GroupShard, clock: Clock, timers: TimerWheel, fs: FileSystem
+        self,
+        *,
+        partition: Partition,
+        shard: S,
+        codec: RecordCodec[Any],
+        clock: Clock,
+        timers: TimerWheel,
+        fs: FileSystem,
     ) -> None:
         self.shard = shard
         self.is_loaded = False
+        self._codec = codec
         self._partition = partition
         self._leading = partition.leading
         self._clock = clock
@@ -45,6 +56,8 @@ class ShardRunner:
         self._timer: Timer | None = None
         self._timer_ms: int | None = None
         self._is_closed = False
+        self._latest: dict[bytes, bytes | None] = {}  # While loading: what was read, and is to be applied.
+        self._applied: set[bytes] | None = None  # While loading: keys that were applied before the end was reached.
 
     @property
     def is_leading(self) -> bool:
@@ -53,39 +66,43 @@ class ShardRunner:
 
     @property
     def may_speak(self) -> bool:
-        """Whether the broker's lease lets it answer for its groups: another may coordinate them, and know more."""
+        """Whether the broker's lease lets it answer: another may coordinate this partition, and know more."""
         return self._partition.may_lead
+
+    @property
+    def partition(self) -> Partition:
+        return self._partition
+
+    # Loading
 
     async def load(self) -> None:
         """Bring the state up to the end of the log; until then every command is refused."""
-        latest, count = await self._read_latest()
-        for number, (key, value) in enumerate(latest.items()):
-            if number % APPLIED_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            self._load_record(key, value)
+        offset, count = self._partition.log_start, 0
+        while not self._is_closed:
+            if offset < self._partition.log.log_end:
+                offset, read = await self._load_some(offset)
+                count += read
+            elif self._latest:
+                await self._apply_latest()
+            else:
+                break  # From here on there is no await: the end of a transaction may be appended at any time.
+            await asyncio.sleep(0)
+        self._applied = None
         if self._is_closed:
             return
         self.is_loaded = True
         now = self._now()
         self._carry_out(self.shard.on_loaded(now), now)
         if count:
-            log.info("coordinator loaded", partition=self._partition.topic_partition, records=count,
-                     groups=len(self.shard.groups))  # fmt: skip
+            log.info("coordinator loaded", partition=self._partition.topic_partition, records=count)
 
-    async def _read_latest(self) -> tuple[dict[bytes, bytes], int]:
-        """The last value of every key that was not deleted, in the order of the log; and how many records that took.
+    async def _load_some(self, offset: Offset) -> tuple[Offset, int]:
+        """Read on; gives from where to go on, and how many records there were.
 
-        The topic is compacted, so nothing else may count: what was overwritten needs not be decoded.
+        The topic is compacted, so only the last value of each key may count: what was overwritten is not decoded. What
+        is part of a transaction counts by when that ended, so it is handed on in the order of the log, behind all that
+        came before it.
         """
-        latest: dict[bytes, bytes] = {}
-        offset, count = self._partition.log_start, 0
-        while offset < self._partition.log.log_end and not self._is_closed:
-            offset, read = await self._read_some(offset, latest)
-            count += read
-            await asyncio.sleep(0)
-        return latest, count
-
-    async def _read_some(self, offset: Offset, latest: dict[bytes, bytes]) -> tuple[Offset, int]:
         partition_log = self._partition.log
         data = await with_disk(
             self._fs, lambda: partition_log.read(offset, LOAD_BYTES, partition_log.log_end, at_least_one=True)
@@ -101,44 +118,78 @@ class ShardRunner:
                     offset=batch.base_offset,
                     error=batch.error,
                 )
-            for key, value in batch.pairs:
-                if key is not None:
-                    latest.pop(key, None)  # To the end, where the log has it.
-                    if value is not None:
-                        latest[key] = value
+            elif batch.header is None:
+                self._note_latest(batch.pairs)
+            else:
+                if self._applied is None:
+                    self._applied = set()
+                self._applied.update(self._latest)
+                await self._apply_latest()
+                self._load_transactional(batch, batch.header)
             count += len(batch.pairs)
             offset = Offset(batch.next_offset)
         return offset, count
 
-    def _load_record(self, key: bytes, value: bytes) -> None:
+    def _note_latest(self, pairs: Sequence[Pair]) -> None:
+        latest, applied = self._latest, self._applied
+        for key, value in pairs:
+            if key is not None:
+                latest.pop(key, None)  # To the end, where the log has it.
+                if value is not None or (applied is not None and key in applied):
+                    latest[key] = value
+
+    async def _apply_latest(self) -> None:
+        latest, self._latest = self._latest, {}
+        for number, (key, value) in enumerate(latest.items()):
+            if number % APPLIED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            record = self._decode(key, value)
+            if record is not None:
+                self.shard.apply(record)
+
+    def _load_transactional(self, batch: BatchPairs, header: BatchHeader) -> None:
+        shard: object = self.shard
+        if not isinstance(shard, TransactionalShard):
+            log.error("a transaction wrote to a coordinator that has no part in any; it is passed over",
+                      partition=self._partition.topic_partition, offset=batch.base_offset)  # fmt: skip
+        elif header.is_control:
+            key = batch.pairs[0][0] if batch.pairs else None  # None: compaction has emptied it.
+            if key is not None:
+                is_commit = int.from_bytes(key[2:4], "big") == COMMIT_KEY_TYPE
+                shard.apply_end(TransactionEnd(header.producer_id, header.producer_epoch, is_commit))
+        else:
+            decoded = [self._decode(key, value) for key, value in batch.pairs if key is not None]
+            records = [record for record in decoded if record is not None]
+            shard.apply_transactional(
+                TransactionalRecords(header.producer_id, header.producer_epoch, batch.base_offset, records)
+            )
+            assert self._applied is not None
+            self._applied.update(key for key, _ in batch.pairs if key is not None)
+
+    def _decode(self, key: bytes, value: bytes | None) -> Any:
         try:
-            decoded = records.decode(key, value)
+            return self._codec.decode(key, value)
         except CorruptRecord as error:
             log.error("coordinator record cannot be read and is passed over",
                       partition=self._partition.topic_partition, key=key.hex(), error=error)  # fmt: skip
-            return
-        if decoded is not None:
-            self.shard.apply(decoded)
+            return None
 
     # Commands
 
-    def run(self, decide: Callable[[Now], Decision]) -> None:
+    def run(self, decide: Callable[[Now], Decision[Any]]) -> None:
         """Have the shard decide, and carry it out. Refused while it loads."""
         if not self.is_loaded:
             raise Refused(ErrorCode.coordinator_load_in_progress)
         now = self._now()
         self._carry_out(decide(now), now)
 
-    def on_topics_deleted(self, names: Collection[str]) -> None:
-        self.run(lambda now: self.shard.on_topics_deleted(names))
-
-    def _carry_out(self, decision: Decision, now: Now) -> None:
+    def _carry_out(self, decision: Decision[Any], now: Now) -> None:
         done = 0
         for batch in self._batches(decision.records, now):
             try:
                 self._partition.append_own(batch)
             except Refused as refused:
-                left = Decision(decision.records[done:], decision.replies_now, decision.replies_on_commit)
+                left = replace(decision, records=decision.records[done:])
                 decision = self.shard.on_append_failed(left, refused.code, now)
                 break
             for record in decision.records[done : done + len(batch)]:
@@ -149,7 +200,7 @@ class ShardRunner:
             self._send_when_committed(decision)
         self._schedule()
 
-    def _batches(self, decided: Sequence[GroupRecord], now: Now) -> Iterator[list[Record]]:
+    def _batches(self, decided: Sequence[Any], now: Now) -> Iterator[list[Record]]:
         """The records, in order, in as few batches as may be written.
 
         What fits one batch is in the log as a whole or not at all. What does not (the offsets of a large group) can be
@@ -159,7 +210,7 @@ class ShardRunner:
         batch: list[Record] = []
         batch_bytes = 0
         for record in decided:
-            key, value = records.encode(record)
+            key, value = self._codec.encode(record)
             size = RECORD_BYTES_AROUND + len(key) + (len(value) if value is not None else 0)
             if batch and batch_bytes + size > bytes_max:
                 yield batch
@@ -169,7 +220,7 @@ class ShardRunner:
         if batch:
             yield batch
 
-    def _send_when_committed(self, decision: Decision) -> None:
+    def _send_when_committed(self, decision: Decision[Any]) -> None:
         def on_committed(code: ErrorCode) -> None:
             _send(decision.replies_on_commit if code is ErrorCode.none else decision.failed(code))
 
@@ -199,7 +250,7 @@ class ShardRunner:
         self.run(self.shard.on_tick)
 
     def close(self, code: ErrorCode) -> None:
-        """This broker no longer coordinates these groups: tell everyone who waits."""
+        """This broker no longer coordinates this partition: tell everyone who waits."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 from penstock.wire.batch import (
     BATCH_LENGTH_MIN,
+    CONTROL_MASK,
     HEADER_BYTES,
     PREFIX_BYTES,
+    TRANSACTIONAL_MASK,
     BatchHeader,
     CorruptBatch,
     plain_payload,
@@ -25,6 +27,7 @@ Pair = tuple[bytes | None, bytes | None]
 # base_offset, batch_length, attributes, last_offset_delta, records_count
 _HEAD = struct.Struct(">qi9xhi30xi")
 _CODEC_MASK = 0x07
+_NOT_PLAIN = TRANSACTIONAL_MASK | CONTROL_MASK
 
 
 class BatchPairs(NamedTuple):
@@ -32,6 +35,7 @@ class BatchPairs(NamedTuple):
     next_offset: int
     pairs: list[Pair]
     error: CorruptBatch | None  # Then `pairs` is empty.
+    header: BatchHeader | None = None  # Of a batch that is part of a transaction, or ends one.
 
 
 def batches_of_pairs(data: bytes, *, decompressed_bytes_max: int) -> Iterator[BatchPairs]:
@@ -56,7 +60,8 @@ def batches_of_pairs(data: bytes, *, decompressed_bytes_max: int) -> Iterator[Ba
             failure = error
         except (InvalidVarint, IndexError, TooLarge) as error:
             failure = CorruptBatch(f"a record cannot be read: {error}")
-        yield BatchPairs(base_offset, base_offset + last_delta + 1, pairs, failure)
+        header = read_header(data, position) if attributes & _NOT_PLAIN else None
+        yield BatchPairs(base_offset, base_offset + last_delta + 1, pairs, failure, header)
         position = end
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.types import LeaderEpoch, Offset
-from penstock.coordinator.group.record_bytes import CorruptRecord
 from penstock.coordinator.group.records import (
     GroupDeleted,
     GroupMetadata,
@@ -22,6 +21,7 @@ from penstock.coordinator.group.records import (
     decode,
     encode,
 )
+from penstock.coordinator.record_bytes import CorruptRecord
 from penstock.wire.varint import InvalidVarint
 
 WALL_MS = 1_700_000_000_000

@@ -13,10 +13,10 @@ from penstock.coordinator.group.group_config import GroupConfig
 from penstock.coordinator.group.member import Member, member_of
 from penstock.coordinator.group.protocol_plan import are_sound, are_within_bounds
 from penstock.coordinator.group.rebalance import prepare_rebalance, rebalance_or_complete
-from penstock.coordinator.group.record_bytes import STRING_BYTES_MAX
 from penstock.coordinator.group.replies import JoinReply
 from penstock.coordinator.group.states import GroupState
 from penstock.coordinator.group.subscription import topics_of
+from penstock.coordinator.record_bytes import STRING_BYTES_MAX
 
 MEMBER_ID_REQUIRED_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9

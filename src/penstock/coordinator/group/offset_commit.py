@@ -20,10 +20,10 @@ from penstock.coordinator.group.consumer.group import ConsumerGroup
 from penstock.coordinator.group.decision import Decision, Now, Reply, Token
 from penstock.coordinator.group.group_config import GroupConfig
 from penstock.coordinator.group.offsets import OffsetStore
-from penstock.coordinator.group.record_bytes import STRING_BYTES_MAX
 from penstock.coordinator.group.records import OffsetCommitted, OffsetDeleted
 from penstock.coordinator.group.replies import CommitReply, DeleteOffsetsReply, PartitionResult, TopicResult
 from penstock.coordinator.group.states import GroupState
+from penstock.coordinator.record_bytes import STRING_BYTES_MAX
 
 GROUP_ID_NOT_FOUND_FROM = 9  # Clients of older versions know ILLEGAL_GENERATION.
 TOPIC_NAME_MAX = 249

@@ -24,7 +24,7 @@ from uuid import UUID
 from penstock.base.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset
 from penstock.coordinator.group.consumer import records as consumer_records
 from penstock.coordinator.group.consumer.records import ConsumerRecord
-from penstock.coordinator.group.record_bytes import (
+from penstock.coordinator.record_bytes import (
     INT16,
     INT32,
     INT64,

@@ -23,8 +23,8 @@ from penstock.coordinator.group.consumer.records import (
     RecordKind,
     TopicMetadata,
 )
-from penstock.coordinator.group.record_bytes import CorruptRecord
 from penstock.coordinator.group.records import decode, encode
+from penstock.coordinator.record_bytes import CorruptRecord
 
 TOPIC = UUID("01020304-0506-0708-090a-0b0c0d0e0f10")
 ID = "0102030405060708090a0b0c0d0e0f10"

@@ -6,7 +6,7 @@ from penstock.base.errors import ErrorCode, Refused
 from penstock.coordinator.group.consumer.assignment import Assignment
 from penstock.coordinator.group.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from penstock.coordinator.group.group_config import GroupConfig
-from penstock.coordinator.group.record_bytes import STRING_BYTES_MAX
+from penstock.coordinator.record_bytes import STRING_BYTES_MAX
 
 MEMBER_ID_FROM_CLIENT = 1  # The version from which on clients make their ids themselves (KIP-1082).
 # One member's names are one record, and max.message.bytes is 1 MiB.

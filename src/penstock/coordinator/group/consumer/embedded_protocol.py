@@ -14,7 +14,7 @@ from uuid import UUID
 
 from penstock.coordinator.group.consumer.assignment import Assignment, assignment_of
 from penstock.coordinator.group.consumer.topics import Topics
-from penstock.coordinator.group.record_bytes import INT16, INT32, CorruptRecord, Reader, string
+from penstock.coordinator.record_bytes import INT16, INT32, CorruptRecord, Reader, string
 
 NO_USER_DATA = INT32.pack(-1)
 ASSIGNMENT_VERSION_MAX = 3

@@ -23,7 +23,7 @@ from penstock.base.types import NO_TIMESTAMP
 from penstock.coordinator.group.commands import Protocol
 from penstock.coordinator.group.consumer.assignment import Assignment
 from penstock.coordinator.group.consumer.member_state import MemberState
-from penstock.coordinator.group.record_bytes import INT16, INT32, INT64, CorruptRecord, Reader, string
+from penstock.coordinator.record_bytes import INT16, INT32, INT64, CorruptRecord, Reader, string
 from penstock.wire.varint import write_uvarint
 
 VALUE_VERSION = 0

@@ -1,4 +1,4 @@
-"""The primitive types of the records in `__consumer_offsets`: writing them, and reading what may be damaged.
+"""The primitive types of the records that coordinators store: writing them, and reading what may be damaged.
 
 A version is flexible or not: lengths are then unsigned varints plus one, or int16 and int32. Every length is checked
 against the bytes that are left; CorruptRecord is all that reading raises, besides what `records.decode` turns into it.
