@@ -11,7 +11,8 @@ from penstock.base.errors import BadPeer, ErrorCode
 from penstock.cluster.metadata import Metadata
 from penstock.partition.peers import PeerLost
 from penstock.server.api import ApiKey, RequestHeader
-from penstock.server.peers import ControllerLink, Peers
+from penstock.server.links import ControllerLink
+from penstock.server.peers import Peers
 from penstock.wire.codec import Struct, is_flexible_response, read_tags, response_reader
 from penstock.wire.varint import InvalidVarint
 

@@ -8,18 +8,16 @@ import asyncio
 
 from penstock.base.config import BrokerConfig
 from penstock.base.errors import ErrorCode
-from penstock.base.logging import get_logger
-from penstock.base.types import NO_NODE, NodeId
+from penstock.base.types import NodeId
 from penstock.cluster.image import BrokerRegistration, ClusterImage
 from penstock.cluster.metadata import Metadata
 from penstock.partition.peers import PeerLost
 from penstock.server.api import ApiKey
 from penstock.server.authentication import MECHANISM, proof_of
+from penstock.server.links import ControllerLink
 from penstock.server.network import Network
 from penstock.server.peer import Peer
 from penstock.wire.codec import Struct
-
-log = get_logger(__name__)
 
 CONNECT_S_MAX = 5.0  # A broker that is there answers in milliseconds, its image follows in less than a second.
 RETRY_S = 0.1  # While the other's image has not followed.
@@ -98,55 +96,6 @@ class Peers:
             del self._open[lost]
         self._open[peer] = (own.epoch, node_id, other.epoch)
         self.apply(self._metadata.image)  # It may be another one by now.
-        return peer
-
-
-class ControllerLink:
-    """One kept connection to whichever broker is the controller."""
-
-    def __init__(self, peers: Peers, metadata: Metadata) -> None:
-        self._peers = peers
-        self._metadata = metadata
-        self._peer: Peer | None = None
-        self._node_id = NO_NODE  # Whom `_peer` leads to.
-        self._connecting = asyncio.Lock()
-        self._is_told = False  # The operator, that it cannot be reached.
-
-    async def ask(self, api_key: int, version: int, request: Struct, timeout_s: float) -> Struct:
-        """The controller's reply. PeerLost when there is no controller, or it does not answer in time."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        try:
-            async with asyncio.timeout_at(deadline):
-                peer = await self._controller()
-        except TimeoutError as error:
-            raise PeerLost(f"no connection to the controller within {timeout_s:g} s") from error
-        return await peer.ask(api_key, version, request, deadline - loop.time())
-
-    async def _controller(self) -> Peer:
-        async with self._connecting:
-            node_id = self._metadata.image.controller_id
-            if node_id == NO_NODE:
-                raise PeerLost("there is no controller")
-            if self._peer is None or self._peer.is_lost or self._node_id != node_id:
-                if self._peer is not None:
-                    self._peer.close()
-                    self._peer = None
-                self._peer = await self._connect(node_id)
-                self._node_id = node_id
-            return self._peer
-
-    async def _connect(self, node_id: NodeId) -> Peer:
-        try:
-            peer = await self._peers.connect(node_id)
-        except PeerLost as error:
-            if not self._is_told:  # Once: clients ask again and again.
-                self._is_told = True
-                log.warning("the controller cannot be asked", controller=node_id, reason=error)
-            raise
-        if self._is_told:
-            self._is_told = False
-            log.info("the controller can be asked again", controller=node_id)
         return peer
 
 
