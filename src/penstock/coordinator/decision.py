@@ -25,6 +25,14 @@ class Now(NamedTuple):
     wall_ms: int  # Since 1970: what records say, and what committed offsets expire by.
 
 
+class TransactionalProducer(NamedTuple):
+    """Whose open transaction records are a part of."""
+
+    producer_id: int
+    producer_epoch: int
+    guard: Any = None  # For the partition: what shows that the transaction was known to be open. Nothing in here looks.
+
+
 class Response(Protocol):
     def failed(self, code: ErrorCode) -> "Response":
         """The same answer as a refusal: nothing was done."""
@@ -40,6 +48,7 @@ class Decision(Generic[R]):
     records: list[R] = field(default_factory=list)
     replies_now: list[Reply] = field(default_factory=list)
     replies_on_commit: list[Reply] = field(default_factory=list)
+    producer: TransactionalProducer | None = None  # The records are part of its transaction.
 
     def failed(self, append_code: ErrorCode) -> list[Reply]:
         """What those hear who wait for the commit, when the append failed, or can no longer be committed."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.types import NO_EPOCH, LeaderEpoch, Offset
+from penstock.coordinator.decision import TransactionalProducer
 from penstock.wire.codec import ZERO_UUID
 
 NO_GENERATION = -1
@@ -89,6 +90,16 @@ class CommitOffsets:
     version: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitTxnOffsets:
+    group_id: str
+    member_id: str = ""  # v3 on, as generation and instance (KIP-447): before, nobody asked whose offsets these are.
+    generation_id: int = NO_GENERATION
+    instance_id: str | None = None
+    topics: tuple[TopicCommit, ...]
+    producer: TransactionalProducer
+
+
 class TopicPartitions(NamedTuple):
     name: str
     partitions: tuple[int, ...]
@@ -101,6 +112,7 @@ class FetchOffsets:
     topics: tuple[TopicPartitions, ...] | None  # None: all that the group has.
     member_id: str | None = None  # v9 on, as the epoch: a member of a consumer group.
     member_epoch: int = NO_GENERATION
+    require_stable: bool = False  # v7 on: not what an open transaction may change.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -45,6 +45,9 @@ class GroupConfig:
     # Of the members of all groups of this broker together: 32,000 that say little, or 32 that say as much as they may.
     # With what the allocator adds it is less than 64 MiB, which is what hostile clients may cost us.
     members_bytes_max: int = 32 << 20
+    # Of the offsets in open transactions, of all groups of this broker: 25,000 of them. A transaction of Kafka Streams
+    # has one for each input partition of a thread.
+    pending_offsets_bytes_max: int = 32 << 20
     protocols_max: int = 100  # Clients name one to three. Every name is counted at every join.
     # Member ids that were given out (MEMBER_ID_REQUIRED) and not used yet, in all groups of one partition; the oldest
     # go first. A client comes back within a round trip; 10,000 of about 300 bytes are 3 MB.

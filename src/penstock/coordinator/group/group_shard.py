@@ -17,6 +17,7 @@ from penstock.coordinator.group import views
 from penstock.coordinator.group.classic_group import ClassicGroup
 from penstock.coordinator.group.commands import (
     CommitOffsets,
+    CommitTxnOffsets,
     DeleteGroups,
     DeleteOffsets,
     FetchOffsets,
@@ -48,6 +49,7 @@ from penstock.coordinator.group.member_budget import MemberBudget
 from penstock.coordinator.group.offset_commit import check_and_touch, decide_commit, decide_delete
 from penstock.coordinator.group.offset_expiry import expired_offsets
 from penstock.coordinator.group.offsets import OffsetStore, fetch_offsets
+from penstock.coordinator.group.pending_offsets import PendingBudget, PendingOffsets
 from penstock.coordinator.group.rebalance import (
     maybe_complete_join,
     on_join_deadline,
@@ -74,6 +76,7 @@ from penstock.coordinator.group.replies import (
 )
 from penstock.coordinator.group.states import GroupState
 from penstock.coordinator.group.sync import decide_sync
+from penstock.coordinator.group.txn_offset_commit import check_txn_commit, decide_txn_commit
 
 CLOCK_JUMP_MS = 3_600_000  # More than any clock correction, and far less than a retention that anyone sets.
 
@@ -85,11 +88,14 @@ class GroupShard:
         new_unique_id: Callable[[], str],
         config: GroupConfig = DEFAULT_GROUP_CONFIG,
         budget: MemberBudget | None = None,  # Shared by all shards of a broker.
+        pending_budget: PendingBudget | None = None,  # Likewise.
     ) -> None:
         self.config = config
         self.budget = MemberBudget(config.members_bytes_max) if budget is None else budget
+        self.pending_budget = pending_budget or PendingBudget(config.pending_offsets_bytes_max)
         self.offsets = OffsetStore()
-        # Every classic group with a record, an offset, a member or a pending id.
+        self.pending_offsets = PendingOffsets(self.pending_budget)  # In open transactions.
+        # Every classic group with a record, an offset, committed or not, a member or a pending id.
         self.groups: dict[str, ClassicGroup] = {}
         self.deadlines = Deadlines()
         self.consumers = ConsumerGroups(
@@ -195,18 +201,32 @@ class GroupShard:
         decide_commit(code, command, self.config, token, now, out)
         return out
 
+    def commit_txn_offsets(self, command: CommitTxnOffsets, token: Token, now: Now) -> Decision:
+        out = Decision()
+        group = self._consumer(command.group_id) or self.groups.get(command.group_id)
+        decide_txn_commit(check_txn_commit(group, command), command, self.config, token, now, out)
+        pending = [record for record in out.records if isinstance(record, OffsetCommitted)]
+        if not self.pending_budget.has_room(pending):
+            # It is tried again until other transactions have ended, or this one's time is over.
+            return Decision(replies_now=out.failed(ErrorCode.coordinator_not_available))
+        return out
+
     def fetch_offsets(self, command: FetchOffsets, token: Token) -> Decision:
         consumer = self._consumer(command.group_id)
         code = ErrorCode.none if consumer is None else check_consumer_fetch(consumer, command)
         if code is not ErrorCode.none:
             return replied(token, FetchReply(error_code=code))
-        return Decision(replies_on_commit=[Reply(token, fetch_offsets(self.offsets, command))])
+        return Decision(replies_on_commit=[Reply(token, fetch_offsets(self.offsets, self.pending_offsets, command))])
 
     def delete_offsets(self, command: DeleteOffsets, token: Token) -> Decision:
         out = Decision()
         group = self._consumer(command.group_id) or self.groups.get(command.group_id)
-        decide_delete(group, self.offsets, command, token, out)
+        decide_delete(group, self._has_offset, command, token, out)
         return out
+
+    def _has_offset(self, group_id: str, topic: str, partition: int) -> bool:
+        is_pending = self.pending_offsets.is_pending(group_id, topic, partition)
+        return is_pending or self.offsets.get(group_id, topic, partition) is not None
 
     def expire_offsets(self, now: Now) -> Decision:
         """To be called every offsets.retention.check.interval.ms. Groups that are left with nothing go, too."""
@@ -216,25 +236,35 @@ class GroupShard:
             return out  # The clock was set forward. If it stays there, the next pass believes it.
         for group in self.groups.values():
             offsets = self.offsets.of_group(group.group_id)
-            tombstones = expired_offsets(group, offsets, now.wall_ms)
+            tombstones = self._stable(expired_offsets(group, offsets, now.wall_ms))
             out.records += tombstones
             is_needed = group.state is not GroupState.EMPTY or group.pending_ids
-            if not is_needed and len(tombstones) == sum(map(len, offsets.values())):
+            is_open = group.group_id in self.pending_offsets
+            if not is_needed and not is_open and len(tombstones) == sum(map(len, offsets.values())):
                 out.records.append(GroupDeleted(group_id=group.group_id))
         for consumer in self.consumers.groups.values():
             offsets = self.offsets.of_group(consumer.group_id)
-            tombstones = expired_consumer_offsets(consumer, offsets, now.wall_ms, self.config.offsets_retention_ms)
+            expired = expired_consumer_offsets(consumer, offsets, now.wall_ms, self.config.offsets_retention_ms)
+            tombstones = self._stable(expired)
             out.records += tombstones
-            if not consumer.members and len(tombstones) == sum(map(len, offsets.values())):
+            is_open = consumer.group_id in self.pending_offsets
+            if not consumer.members and not is_open and len(tombstones) == sum(map(len, offsets.values())):
                 self.consumers.delete(consumer, out)
         return out
+
+    def _stable(self, tombstones: list[OffsetDeleted]) -> list[OffsetDeleted]:
+        """Those of partitions that no open transaction is about; the others' group is at work."""
+        is_pending = self.pending_offsets.is_pending
+        return [one for one in tombstones if not is_pending(one.group_id, one.topic, one.partition)]
 
     def on_topics_changed(self, topics: Topics, names: Collection[str]) -> None:
         """`names` were made, deleted or got partitions; consumer groups are assigned anew with their next heartbeat."""
         self.consumers.on_topics_changed(topics, names)
 
     def on_topics_deleted(self, names: Collection[str]) -> Decision:
-        return Decision(records=list(self.offsets.topic_tombstones(names)))
+        committed = self.offsets.topic_tombstones(names)
+        # Each once, in their order.
+        return Decision(records=list(dict.fromkeys([*committed, *self.pending_offsets.of_topics(names)])))
 
     # Groups -------------------------------------------------------------------------------------------------------
 
@@ -250,7 +280,7 @@ class GroupShard:
         if consumer is not None:
             if consumer.members:
                 return ErrorCode.non_empty_group
-            out.records += self.offsets.tombstones(group_id)
+            out.records += self._offset_tombstones(group_id)
             self.consumers.delete(consumer, out)
             return ErrorCode.none
         group = self.groups.get(group_id)
@@ -258,9 +288,13 @@ class GroupShard:
             return ErrorCode.group_id_not_found
         if group.state is not GroupState.EMPTY:
             return ErrorCode.non_empty_group
-        out.records += self.offsets.tombstones(group_id)
+        out.records += self._offset_tombstones(group_id)
         out.records.append(GroupDeleted(group_id=group_id))
         return ErrorCode.none
+
+    def _offset_tombstones(self, group_id: str) -> list[OffsetDeleted]:
+        """What removes all offsets of the group, those in open transactions too."""
+        return list(dict.fromkeys([*self.offsets.tombstones(group_id), *self.pending_offsets.of_group(group_id)]))
 
     def describe(self, group_id: str) -> views.GroupView | None:
         """The group, or None: then DescribeGroups says Dead, from v6 on with GROUP_ID_NOT_FOUND."""
@@ -310,10 +344,12 @@ class GroupShard:
         """The record is in the log. In the order of the log, exactly once each."""
         match record:
             case OffsetCommitted():
+                self.pending_offsets.on_committed(record)
                 self.offsets.apply(record)
                 if self.consumers.get(record.group_id) is None:
                     self._group(record.group_id)  # A group that only commits is a group.
             case OffsetDeleted():
+                self.pending_offsets.on_deleted(record)
                 self.offsets.apply(record)
             case GroupMetadata():
                 self.consumers.drop(record.group_id)
@@ -322,6 +358,23 @@ class GroupShard:
                 self._remove(record.group_id)
             case _:
                 self._apply_consumer(record)
+
+    def apply_transactional(self, record: GroupRecord, producer_id: int) -> None:
+        """The record is in the log, and counts if the producer's transaction is committed."""
+        assert isinstance(record, OffsetCommitted), f"{record} in a transaction"
+        self.pending_offsets.add(record, producer_id)
+        if self.consumers.get(record.group_id) is None:
+            self._group(record.group_id)
+
+    def apply_end(self, producer_id: int, *, is_commit: bool) -> None:
+        """The log has the end of the producer's transaction."""
+        committed, group_ids = self.pending_offsets.end(producer_id, is_commit=is_commit)
+        for record in committed:
+            self.offsets.apply(record)
+        for group_id in group_ids:
+            group = self.groups.get(group_id)
+            if group is not None:
+                self._drop_if_vacant(group)
 
     def load(self, records: Iterable[GroupRecord], now: Now) -> Decision:
         for record in records:
@@ -358,6 +411,7 @@ class GroupShard:
         """Another broker coordinates these groups now. Replies that wait for a commit are the shell's to fail."""
         out = Decision()
         self.consumers.unload()
+        self.pending_offsets.close()
         for group in self.groups.values():
             self._dismiss(group, code, out)
         return out
@@ -378,7 +432,7 @@ class GroupShard:
             self.groups.pop(record.group_id).cancel_deadlines()
         self.consumers.apply(record)
         is_gone = is_tombstone and self.consumers.get(record.group_id) is None
-        if is_gone and record.group_id in self.offsets:
+        if is_gone and self._has_offsets(record.group_id):
             self._group(record.group_id)  # Its offsets are still there, so it is one that only commits.
 
     def _stay_consumer(self, records: Collection[GroupRecord], code: ErrorCode, now: Now, out: Decision) -> None:
@@ -411,12 +465,15 @@ class GroupShard:
             group.cancel_deadlines()
             for member in group.members.values():
                 self.budget.release(member)  # It goes on as a member of a consumer group.
-        if group_id in self.offsets:
+        if self._has_offsets(group_id):
             self._group(group_id)  # Its offsets are still there, so it is one that only commits.
+
+    def _has_offsets(self, group_id: str) -> bool:
+        return group_id in self.offsets or group_id in self.pending_offsets
 
     def _drop_if_vacant(self, group: ClassicGroup) -> None:
         """Forget a group of which nothing came: names that a client makes up must not stay."""
-        if group.is_vacant and group.group_id not in self.offsets:
+        if group.is_vacant and not self._has_offsets(group.group_id):
             del self.groups[group.group_id]
 
     def _forget_oldest_id(self, now: Now, out: Decision) -> None:

@@ -5,6 +5,8 @@ take back what the new owner of its partitions has done. Without a group there i
 consumers that assign partitions themselves commit without member and generation while the group has no members.
 """
 
+from collections.abc import Callable
+
 from penstock.base.errors import ErrorCode
 from penstock.base.types import NO_TIMESTAMP
 from penstock.coordinator.group.classic_group import ClassicGroup
@@ -19,7 +21,6 @@ from penstock.coordinator.group.commands import (
 from penstock.coordinator.group.consumer.group import ConsumerGroup
 from penstock.coordinator.group.decision import Decision, Now, Reply, Token
 from penstock.coordinator.group.group_config import GroupConfig
-from penstock.coordinator.group.offsets import OffsetStore
 from penstock.coordinator.group.records import OffsetCommitted, OffsetDeleted
 from penstock.coordinator.group.replies import CommitReply, DeleteOffsetsReply, PartitionResult, TopicResult
 from penstock.coordinator.group.states import GroupState
@@ -29,13 +30,29 @@ GROUP_ID_NOT_FOUND_FROM = 9  # Clients of older versions know ILLEGAL_GENERATION
 TOPIC_NAME_MAX = 249
 INT64_MAX = 2**63 - 1
 
+HasOffset = Callable[[str, str, int], bool]  # Of a group, for a topic's partition.
+
 
 def decide_commit(
     code: ErrorCode, command: CommitOffsets, config: GroupConfig, token: Token, now: Now, out: Decision
 ) -> None:
     """Take the offsets, or refuse each with `code`."""
-    topics = tuple(_commit_topic(command, topic, code, config, now, out) for topic in command.topics)
-    out.replies_on_commit.append(Reply(token, CommitReply(topics=topics)))
+    expire_timestamp_ms = _expire_timestamp_ms(command.retention_ms, now)
+    commit_topics(command.group_id, command.topics, code, config, token, now, out, expire_timestamp_ms)
+
+
+def commit_topics(
+    group_id: str,
+    topics: tuple[TopicCommit, ...],
+    code: ErrorCode,
+    config: GroupConfig,
+    token: Token,
+    now: Now,
+    out: Decision,
+    expire_timestamp_ms: int = NO_TIMESTAMP,
+) -> None:
+    results = tuple(_commit_topic(group_id, topic, code, config, now, out, expire_timestamp_ms) for topic in topics)
+    out.replies_on_commit.append(Reply(token, CommitReply(topics=results)))
 
 
 def check_and_touch(group: ClassicGroup | None, command: CommitOffsets, now: Now) -> ErrorCode:
@@ -71,7 +88,13 @@ def check_commit(group: ClassicGroup | None, command: CommitOffsets) -> ErrorCod
 
 
 def _commit_topic(
-    command: CommitOffsets, topic: TopicCommit, code: ErrorCode, config: GroupConfig, now: Now, out: Decision
+    group_id: str,
+    topic: TopicCommit,
+    code: ErrorCode,
+    config: GroupConfig,
+    now: Now,
+    out: Decision,
+    expire_timestamp_ms: int,
 ) -> TopicResult:
     results = []
     for commit in topic.partitions:
@@ -79,14 +102,14 @@ def _commit_topic(
         if result is ErrorCode.none:
             out.records.append(
                 OffsetCommitted(
-                    group_id=command.group_id,
+                    group_id=group_id,
                     topic=topic.name,
                     partition=commit.partition,
                     offset=commit.offset,
                     leader_epoch=commit.leader_epoch,
                     metadata=commit.metadata or "",
                     commit_timestamp_ms=now.wall_ms,
-                    expire_timestamp_ms=_expire_timestamp_ms(command.retention_ms, now),
+                    expire_timestamp_ms=expire_timestamp_ms,
                     topic_id=topic.topic_id,
                 )
             )
@@ -110,13 +133,14 @@ def _expire_timestamp_ms(retention_ms: int, now: Now) -> int:
 
 
 def decide_delete(
-    group: ClassicGroup | ConsumerGroup | None, store: OffsetStore, command: DeleteOffsets, token: Token, out: Decision
+    group: ClassicGroup | ConsumerGroup | None, has: HasOffset, command: DeleteOffsets, token: Token, out: Decision
 ) -> None:
+    """`has`: whether there is anything to delete, committed or pending."""
     code = _check_delete(group)
     if group is None or code is not ErrorCode.none:
         out.replies_now.append(Reply(token, DeleteOffsetsReply(error_code=code)))
         return
-    topics = tuple(_delete_topic(group, store, topic, out) for topic in command.topics)
+    topics = tuple(_delete_topic(group, has, topic, out) for topic in command.topics)
     out.replies_on_commit.append(Reply(token, DeleteOffsetsReply(topics=topics)))
 
 
@@ -131,13 +155,13 @@ def _check_delete(group: ClassicGroup | ConsumerGroup | None) -> ErrorCode:
 
 
 def _delete_topic(
-    group: ClassicGroup | ConsumerGroup, store: OffsetStore, topic: TopicPartitions, out: Decision
+    group: ClassicGroup | ConsumerGroup, has: HasOffset, topic: TopicPartitions, out: Decision
 ) -> TopicResult:
     if group.is_subscribed_to(topic.name):
         code = ErrorCode.group_subscribed_to_topic
     else:
         code = ErrorCode.none
         for partition in dict.fromkeys(topic.partitions):
-            if store.get(group.group_id, topic.name, partition) is not None:
+            if has(group.group_id, topic.name, partition):
                 out.records.append(OffsetDeleted(group_id=group.group_id, topic=topic.name, partition=partition))
     return TopicResult(topic.name, tuple(PartitionResult(partition, code) for partition in topic.partitions))

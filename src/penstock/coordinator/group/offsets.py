@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from penstock.base.errors import ErrorCode
 from penstock.base.types import LeaderEpoch, Offset
 from penstock.coordinator.group.commands import FetchOffsets, TopicPartitions
+from penstock.coordinator.group.pending_offsets import PendingOffsets
 from penstock.coordinator.group.records import OffsetCommitted, OffsetDeleted
 from penstock.coordinator.group.replies import FetchedOffset, FetchedTopic, FetchReply
 from penstock.wire.codec import ZERO_UUID
@@ -81,16 +83,25 @@ class OffsetStore:
                     yield OffsetDeleted(group_id=group_id, topic=topic, partition=partition)
 
 
-def fetch_offsets(store: OffsetStore, command: FetchOffsets) -> FetchReply:
-    """The offsets asked for; -1 where the group has none."""
+def fetch_offsets(store: OffsetStore, pending: PendingOffsets, command: FetchOffsets) -> FetchReply:
+    """The offsets asked for; -1 where the group has none. `pending`: see `FetchOffsets.require_stable`."""
     topics = store.of_group(command.group_id)
     if command.topics is None:
         asked = tuple(TopicPartitions(name, tuple(partitions)) for name, partitions in topics.items())
     else:
         asked = command.topics
+    must_be_stable = command.require_stable and command.group_id in pending
     return FetchReply(
         topics=tuple(
-            FetchedTopic(topic.name, tuple(_fetched(topics, topic, partition) for partition in topic.partitions))
+            FetchedTopic(
+                topic.name,
+                tuple(
+                    FetchedOffset(partition, error_code=ErrorCode.unstable_offset_commit)
+                    if must_be_stable and pending.is_pending(command.group_id, topic.name, partition)
+                    else _fetched(topics, topic, partition)
+                    for partition in topic.partitions
+                ),
+            )
             for topic in asked
         )
     )
