@@ -14,7 +14,6 @@ from penstock.coordinator.group.decision import Decision, Reply
 from penstock.coordinator.group.group_shard import GroupShard
 from penstock.coordinator.group.records import GroupDeleted, GroupMetadata, GroupRecord, OffsetCommitted, OffsetDeleted
 from penstock.coordinator.group.replies import DeletedGroup, DeleteGroupsReply
-from penstock.coordinator.shard import TransactionalRecords, TransactionEnd
 from penstock.coordinator.shard_runner import ShardRunner
 from penstock.wire.batch import CONTROL_MASK, TRANSACTIONAL_MASK, Record, build_batch
 
@@ -198,7 +197,13 @@ class Witness:
 
     def __init__(self) -> None:
         self.applied: list[object] = []
-        self.apply = self.apply_transactional = self.apply_end = self.applied.append
+        self.apply = self.applied.append
+
+    def apply_transactional(self, record: object, producer_id: int) -> None:
+        self.applied.append((producer_id, record))
+
+    def apply_end(self, producer_id: int, *, is_commit: bool) -> None:
+        self.applied.append((producer_id, is_commit))
 
     def on_loaded(self, now: object) -> Decision:
         return Decision()
@@ -233,27 +238,31 @@ def marker(base_offset: int, producer_id: int, is_commit: bool) -> bytearray:
     )
 
 
-def test_batches_of_transactions_are_handed_on_in_the_order_of_the_log() -> None:
-    deleted = OffsetDeleted(group_id="g", topic="t", partition=0)
-    unheard = OffsetDeleted(group_id="g", topic="t", partition=9)
+def test_of_a_transaction_what_was_committed_counts_and_what_is_open_stays_apart() -> None:
     applied = witnessed(
         batch_of(0, committed(0, 1), committed(0, 2)),
         batch_of(2, committed(1, 5), attributes=TRANSACTIONAL_MASK, producer_id=7),
-        batch_of(3, deleted, unheard, committed(2, 1)),
-        marker(6, 7, is_commit=True),
-        marker(7, 8, is_commit=False),
-        batch_of(8, committed(3, 1), committed(3, 2)),
-        end=10,
+        batch_of(3, committed(2, 5), attributes=TRANSACTIONAL_MASK, producer_id=8),
+        batch_of(4, committed(3, 5), committed(4, 5), attributes=TRANSACTIONAL_MASK, producer_id=9),
+        batch_of(6, OffsetDeleted(group_id="g", topic="t", partition=9), committed(3, 6)),
+        marker(8, 7, is_commit=True),
+        marker(9, 8, is_commit=False),
+        marker(10, 99, is_commit=False),
+        end=11,
     )
-    assert applied == [
-        committed(0, 2),
-        TransactionalRecords(7, 3, 2, [committed(1, 5)]),
-        deleted,
-        committed(2, 1),
-        TransactionEnd(7, 4, True),
-        TransactionEnd(8, 4, False),
-        committed(3, 2),
-    ]
+    assert applied == [(9, committed(3, 5)), committed(0, 2), committed(3, 6), committed(1, 5), (9, committed(4, 5))]
+
+
+def test_a_control_batch_that_is_no_marker_ends_nothing() -> None:
+    other = Record(1, 1, bytes((0, 0, 0, 3)), bytes(6))
+    attributes = TRANSACTIONAL_MASK | CONTROL_MASK
+    applied = witnessed(
+        batch_of(0, committed(1, 5), attributes=TRANSACTIONAL_MASK, producer_id=7),
+        build_batch([other], base_offset=1, attributes=attributes, producer_id=7, producer_epoch=4),
+        build_batch([], base_offset=2, attributes=attributes, producer_id=7, producer_epoch=4, last_offset=2),
+        end=3,
+    )
+    assert applied == [(7, committed(1, 5))]
 
 
 def test_a_transaction_can_end_while_the_last_records_are_applied() -> None:
@@ -272,4 +281,4 @@ def test_a_transaction_can_end_while_the_last_records_are_applied() -> None:
     runner.is_loaded = False
     log.topic_partition = "__consumer_offsets-0"
     asyncio.run(runner.load())
-    assert shard.applied == [committed(0, 1), TransactionEnd(7, 4, True)]
+    assert shard.applied == [committed(0, 1), (7, True)]

@@ -1,7 +1,6 @@
 """What the runtime needs of a coordinator's pure part: a shard for each partition of its topic, and a record format."""
 
-from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from penstock.base.errors import ErrorCode
 from penstock.coordinator.decision import Decision, Now
@@ -42,27 +41,12 @@ class Shard(Protocol):
         """Another broker has this partition now: everyone who waits is told, and the object is not used again."""
 
 
-class TransactionalRecords(NamedTuple, Generic[R]):
-    """One batch of a transaction, which counts when, and if, the transaction is committed."""
-
-    producer_id: int
-    producer_epoch: int
-    base_offset: int  # Tells what came first; the records' own are not known, compaction may have left gaps.
-    records: Sequence[R]
-
-
-class TransactionEnd(NamedTuple):
-    """A marker: what the producer's transaction has written to this partition counts, or never will."""
-
-    producer_id: int
-    producer_epoch: int
-    is_commit: bool
-
-
 @runtime_checkable
-class TransactionalShard(Protocol[R]):
+class TransactionalShard(Protocol):
     """A shard whose records may be part of a transaction. Both are called in the order of the log, as `apply` is."""
 
-    def apply_transactional(self, batch: TransactionalRecords[R], /) -> None: ...
+    def apply_transactional(self, record: Any, producer_id: int, /) -> None:
+        """The record is in the log, and counts when, and if, the producer's transaction is committed."""
 
-    def apply_end(self, end: TransactionEnd, /) -> None: ...
+    def apply_end(self, producer_id: int, /, *, is_commit: bool) -> None:
+        """The log has the end of the producer's transaction; of one that wrote nothing here, perhaps."""

@@ -8,6 +8,7 @@ every other record.
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from penstock.base.clock import Clock
@@ -16,20 +17,21 @@ from penstock.base.logging import get_logger
 from penstock.base.timers import Timer, TimerWheel
 from penstock.base.types import Offset
 from penstock.coordinator.decision import Decision, Now, Reply
+from penstock.coordinator.last_values import LastValues, LoadedRecord, transaction_end
 from penstock.coordinator.record_bytes import CorruptRecord
-from penstock.coordinator.shard import RecordCodec, Shard, TransactionalRecords, TransactionalShard, TransactionEnd
+from penstock.coordinator.shard import RecordCodec, Shard, TransactionalShard
 from penstock.partition.partition import Partition
 from penstock.storage.disk_read import with_disk
-from penstock.storage.fs import FileSystem
-from penstock.wire.batch import HEADER_BYTES, BatchHeader, Record
-from penstock.wire.pairs import BatchPairs, Pair, batches_of_pairs
+from penstock.storage.fs import Buffer, FileSystem
+from penstock.storage.log import Log
+from penstock.wire.batch import HEADER_BYTES, NO_PRODUCER_ID, Record
+from penstock.wire.pairs import BatchPairs, batches_of_pairs
 
 log = get_logger(__name__)
 
 LOAD_BYTES = 1 << 20  # Read at a time while loading; between two reads the loop serves others.
 APPLIED_AT_ONCE = 1000  # Records, while loading; about 10 ms.
 RECORD_BYTES_AROUND = 32  # Around key and value, at the most: five lengths and deltas as varints, attributes, headers.
-COMMIT_KEY_TYPE = 1  # Of a marker's key: version i16 | type i16. 0 aborts.
 
 S = TypeVar("S", bound=Shard)
 
@@ -56,8 +58,6 @@ class ShardRunner(Generic[S]):
         self._timer: Timer | None = None
         self._timer_ms: int | None = None
         self._is_closed = False
-        self._latest: dict[bytes, bytes | None] = {}  # While loading: what was read, and is to be applied.
-        self._applied: set[bytes] | None = None  # While loading: keys that were applied before the end was reached.
 
     @property
     def is_leading(self) -> bool:
@@ -77,18 +77,18 @@ class ShardRunner(Generic[S]):
 
     async def load(self) -> None:
         """Bring the state up to the end of the log; until then every command is refused."""
-        offset, count = self._partition.log_start, 0
-        while not self._is_closed:
-            if offset < self._partition.log.log_end:
-                offset, read = await self._load_some(offset)
-                count += read
-            elif self._latest:
-                await self._apply_latest()
-            else:
-                break  # From here on there is no await: the end of a transaction may be appended at any time.
-            await asyncio.sleep(0)
-        self._applied = None
+        last = LastValues()
+        offset, count = await self._read(self._partition.log_start, lambda batch: last.note(batch.pairs, batch.header))
+        for number, loaded in enumerate(last.records()):
+            if number % APPLIED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+                if self._is_closed:
+                    break
+            self._apply_loaded(loaded)
+        # A transaction may have ended meanwhile. From the last look at the log's end on there is no await.
+        await self._read(offset, self._replay)
         if self._is_closed:
+            self.shard.unload(ErrorCode.not_coordinator)  # Nobody waits in it, but it may hold a share of a budget.
             return
         self.is_loaded = True
         now = self._now()
@@ -96,83 +96,61 @@ class ShardRunner(Generic[S]):
         if count:
             log.info("coordinator loaded", partition=self._partition.topic_partition, records=count)
 
-    async def _load_some(self, offset: Offset) -> tuple[Offset, int]:
-        """Read on; gives from where to go on, and how many records there were.
-
-        The topic is compacted, so only the last value of each key may count: what was overwritten is not decoded. What
-        is part of a transaction counts by when that ended, so it is handed on in the order of the log, behind all that
-        came before it.
-        """
-        partition_log = self._partition.log
-        data = await with_disk(
-            self._fs, lambda: partition_log.read(offset, LOAD_BYTES, partition_log.log_end, at_least_one=True)
-        )
-        if not data:
-            return partition_log.log_end, 0  # Compaction left nothing up to the end.
-        count = 0
-        for batch in batches_of_pairs(bytes(data), decompressed_bytes_max=self._partition.decompressed_bytes_max):
-            if batch.error is not None:
-                log.error(
-                    "coordinator state is damaged here; the rest is loaded",
-                    partition=self._partition.topic_partition,
-                    offset=batch.base_offset,
-                    error=batch.error,
-                )
-            elif batch.header is None:
-                self._note_latest(batch.pairs)
-            else:
-                if self._applied is None:
-                    self._applied = set()
-                self._applied.update(self._latest)
-                await self._apply_latest()
-                self._load_transactional(batch, batch.header)
-            count += len(batch.pairs)
-            offset = Offset(batch.next_offset)
+    async def _read(self, offset: Offset, take: Callable[[BatchPairs], None]) -> tuple[Offset, int]:
+        """Give everything from `offset` to the log's end to `take`; gives that end, and how many records there were."""
+        partition_log, count = self._partition.log, 0
+        while offset < partition_log.log_end and not self._is_closed:
+            end = partition_log.log_end
+            data = await with_disk(self._fs, partial(_read_some, partition_log, offset, end))
+            if not data:
+                offset = end  # Compaction left nothing up to there.
+            for batch in batches_of_pairs(bytes(data), decompressed_bytes_max=self._partition.decompressed_bytes_max):
+                if batch.error is not None:
+                    log.error(
+                        "coordinator state is damaged here; the rest is loaded",
+                        partition=self._partition.topic_partition,
+                        offset=batch.base_offset,
+                        error=batch.error,
+                    )
+                take(batch)
+                count += len(batch.pairs)
+                offset = Offset(batch.next_offset)
+            await asyncio.sleep(0)
         return offset, count
 
-    def _note_latest(self, pairs: Sequence[Pair]) -> None:
-        latest, applied = self._latest, self._applied
-        for key, value in pairs:
+    def _replay(self, batch: BatchPairs) -> None:
+        header = batch.header
+        if header is not None and header.is_control:
+            end = transaction_end(header, batch.pairs)
+            if end is not None:
+                self._on_transaction_end(*end)
+            return
+        producer_id = NO_PRODUCER_ID if header is None else header.producer_id
+        for key, value in batch.pairs:
             if key is not None:
-                latest.pop(key, None)  # To the end, where the log has it.
-                if value is not None or (applied is not None and key in applied):
-                    latest[key] = value
+                self._apply_loaded(LoadedRecord(key, value, producer_id))
 
-    async def _apply_latest(self) -> None:
-        latest, self._latest = self._latest, {}
-        for number, (key, value) in enumerate(latest.items()):
-            if number % APPLIED_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            record = self._decode(key, value)
-            if record is not None:
-                self.shard.apply(record)
-
-    def _load_transactional(self, batch: BatchPairs, header: BatchHeader) -> None:
-        shard: object = self.shard
-        if not isinstance(shard, TransactionalShard):
-            log.error("a transaction wrote to a coordinator that has no part in any; it is passed over",
-                      partition=self._partition.topic_partition, offset=batch.base_offset)  # fmt: skip
-        elif header.is_control:
-            key = batch.pairs[0][0] if batch.pairs else None  # None: compaction has emptied it.
-            if key is not None:
-                is_commit = int.from_bytes(key[2:4], "big") == COMMIT_KEY_TYPE
-                shard.apply_end(TransactionEnd(header.producer_id, header.producer_epoch, is_commit))
-        else:
-            decoded = [self._decode(key, value) for key, value in batch.pairs if key is not None]
-            records = [record for record in decoded if record is not None]
-            shard.apply_transactional(
-                TransactionalRecords(header.producer_id, header.producer_epoch, batch.base_offset, records)
-            )
-            assert self._applied is not None
-            self._applied.update(key for key, _ in batch.pairs if key is not None)
-
-    def _decode(self, key: bytes, value: bytes | None) -> Any:
+    def _apply_loaded(self, loaded: LoadedRecord) -> None:
         try:
-            return self._codec.decode(key, value)
+            record = self._codec.decode(loaded.key, loaded.value)
         except CorruptRecord as error:
             log.error("coordinator record cannot be read and is passed over",
-                      partition=self._partition.topic_partition, key=key.hex(), error=error)  # fmt: skip
-            return None
+                      partition=self._partition.topic_partition, key=loaded.key.hex(), error=error)  # fmt: skip
+            return
+        if record is not None:
+            self._apply(record, loaded.producer_id)
+
+    def _apply(self, record: Any, producer_id: int) -> None:
+        shard: object = self.shard
+        if producer_id == NO_PRODUCER_ID:
+            self.shard.apply(record)
+        elif isinstance(shard, TransactionalShard):
+            shard.apply_transactional(record, producer_id)
+
+    def _on_transaction_end(self, producer_id: int, is_commit: bool) -> None:
+        shard: object = self.shard
+        if isinstance(shard, TransactionalShard):
+            shard.apply_end(producer_id, is_commit=is_commit)
 
     # Commands
 
@@ -257,6 +235,10 @@ class ShardRunner(Generic[S]):
         if self.is_loaded:
             self.is_loaded = False
             _send(self.shard.unload(code).replies_now)
+
+
+def _read_some(partition_log: Log, offset: Offset, end: Offset) -> Buffer:
+    return partition_log.read(offset, LOAD_BYTES, end, at_least_one=True)
 
 
 def _send(replies: list[Reply]) -> None:
