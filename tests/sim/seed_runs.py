@@ -27,7 +27,8 @@ class SeedRuns:
             report = self._run(seed)
             assert not report.problems, str(report)
 
-    def check_chosen(self) -> None:
+    def check_chosen(self) -> int:
+        """Gives how many there were."""
         first, _, last = os.environ.get(self._variable, self._default).partition("-")
         failed: list[Report] = []
         for number, seed in enumerate(range(int(first), int(last or first) + 1)):
@@ -39,6 +40,7 @@ class SeedRuns:
             if number % COLLECT_EVERY == 0:
                 gc.collect()
         assert not failed, "\n\n".join(map(str, failed))
+        return number + 1
 
     def check_twice(self, seeds: Iterable[int]) -> None:
         for seed in seeds:

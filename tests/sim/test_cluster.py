@@ -11,7 +11,7 @@ from penstock.partition.leader_epochs import LeaderEpochs
 from penstock.partition.partition import Partition
 from penstock.partition.replica_state import ReplicaState
 from penstock.sim.cluster import run
-from penstock.sim.cluster_scenario import ClusterScenario, Fault
+from penstock.sim.cluster_scenario import FAULT_WEIGHTS, ClusterScenario
 
 SEEDS = SeedRuns(run, kept="cluster_seeds.txt", variable="PENSTOCK_CLUSTER_SEEDS", default="1-300")
 
@@ -27,7 +27,7 @@ def test_three_hundred_seeds():
 def varied_seeds() -> list[int]:
     """Seeds that together have every fault."""
     chosen: list[int] = []
-    missing = set(Fault)
+    missing = set(FAULT_WEIGHTS)
     seed = 0
     while missing:
         seed += 1

@@ -35,7 +35,10 @@ SETTLE_S = 0.1  # Between two looks at whether all replicas have caught up.
 
 def run(seed: int) -> Report:
     """Simulate the seed. No problems: every promise was kept."""
-    scenario = ClusterScenario.draw(seed)
+    return run_scenario(ClusterScenario.draw(seed))
+
+
+def run_scenario(scenario: ClusterScenario) -> Report:
     loop = SimLoop()
     simulation = ClusterSimulation(scenario, loop)
     problems = watch(loop, simulation.verdict())

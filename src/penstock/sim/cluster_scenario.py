@@ -10,6 +10,9 @@ from penstock.sim.network import Link
 CLIENTS = [f"client{number}" for number in range(1, 7)]  # Not all of them are there in every run.
 
 
+LEADER = 0
+
+
 class Fault(Enum):
     """What happens to the cluster. Each lasts for the seconds of its mishap and is then undone."""
 
@@ -26,9 +29,10 @@ class Fault(Enum):
     CLOCK = "clock"  # The wall clock jumps.
     SYNC_FAILS = "sync-fails"  # A sync of the disk fails; the broker is restarted at the end.
     DISK_FULL = "disk-full"
+    ISOLATE = "isolate"  # The broker is cut off from the others, and from the store if `amount` is 1; not from clients.
 
 
-FAULT_WEIGHTS = {
+FAULT_WEIGHTS = {  # Of what any seed may have; ISOLATE is for elections.py.
     Fault.KILL: 3,
     Fault.POWER: 3,
     Fault.POWER_AT_OPERATION: 2,
@@ -49,7 +53,7 @@ FAULT_WEIGHTS = {
 class Mishap:
     at_s: float
     fault: Fault
-    broker: int  # Whom it happens to, of the faults that happen to one.
+    broker: int  # Whom it happens to, of the faults that happen to one; LEADER: who leads the first partition then.
     seconds: float
     links: tuple[Link, ...] = ()
     amount: float = 0.0  # Operations, seconds or bytes, as the fault needs.

@@ -6,8 +6,8 @@ from contextlib import suppress
 from random import Random
 
 from penstock.cluster.registration import NodeIdTaken
-from penstock.sim.cluster_scenario import Fault, Mishap
-from penstock.sim.ensemble import Ensemble
+from penstock.sim.cluster_scenario import LEADER, Fault, Mishap
+from penstock.sim.ensemble import STORE, Ensemble
 from penstock.sim.machine import Machine
 from penstock.sim.network import Link, SimNetwork
 from penstock.sim.process import Killed
@@ -53,7 +53,7 @@ class Mishaps:
     async def happen(self, mishap: Mishap) -> None:
         await asyncio.sleep(mishap.at_s)
         self._trace.add("mishap", mishap.fault.value, mishap.broker, mishap.seconds)
-        machine = self._machines[mishap.broker]
+        machine = self._machines[self._leader() if mishap.broker == LEADER else mishap.broker]
         match mishap.fault:
             case Fault.KILL | Fault.POWER | Fault.STOP:
                 await self._end(machine, mishap.fault, mishap.seconds)
@@ -69,6 +69,10 @@ class Mishaps:
                 await self._pause(machine, mishap.seconds)
             case Fault.CUT:
                 await self._cut(mishap.links, mishap.seconds)
+            case Fault.ISOLATE:
+                away = [other.name for other in self._machines.values() if other is not machine]
+                away += [STORE] if mishap.amount else []
+                await self._cut([link for end in away for link in _both(machine.name, end)], mishap.seconds)
             case Fault.SWIZZLE:
                 await self._swizzle(mishap.links, mishap.seconds)
             case Fault.SLOW:
@@ -87,6 +91,17 @@ class Mishaps:
                 machine.disk.fill(int(mishap.amount))
                 await asyncio.sleep(mishap.seconds)
                 machine.disk.capacity_bytes = None
+
+    def _leader(self) -> int:
+        """Of the first partition, as the broker knows that heard last."""
+        images = [machine.broker.metadata.image for machine in self._machines.values() if machine.is_up]
+        leaders = [
+            (topic.partitions[0].leader_epoch, topic.partitions[0].leader)
+            for image in images
+            for topic in image.topics.values()
+            if topic.partitions[0].leader in self._machines
+        ]
+        return max(leaders)[1] if leaders else min(self._machines)
 
     async def _end(self, machine: Machine, fault: Fault, down_s: float) -> None:
         if not machine.is_up:
