@@ -6,7 +6,7 @@ from seed_runs import SeedRuns
 from penstock.partition.leader_epochs import LeaderEpochs
 from penstock.sim.elections import run
 
-SEEDS = SeedRuns(run, kept="election_seeds.txt", variable="PENSTOCK_ELECTION_SEEDS", default="1-60")
+SEEDS = SeedRuns(run, kept="election_seeds.txt", variable="PENSTOCK_ELECTION_SEEDS", default="1-40")
 
 
 def test_r16_schedules_that_once_failed() -> None:
