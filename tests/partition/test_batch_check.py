@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Callable[[], bytearray], ErrorCode]] = {
     "a timestamp of year 9999": (lambda: batch(timestamp=253_402_300_799_000), ErrorCode.invalid_timestamp),
     "a negative timestamp": (lambda: batch(timestamp=-5), ErrorCode.invalid_timestamp),
     "a negative producer id": (lambda: changed(">q", 43, -2), ErrorCode.invalid_record),
-    "a transaction": (lambda: changed(">h", 21, 0x10), ErrorCode.unsupported_for_message_format),
+    "a transaction of nobody": (lambda: changed(">h", 21, 0x10), ErrorCode.invalid_record),
 }
 
 

@@ -19,6 +19,7 @@ from penstock.partition.producer_state import (
     StoredBatch,
 )
 from penstock.wire.batch import CONTROL_MASK, TIMESTAMP_TYPE_MASK, TRANSACTIONAL_MASK, BatchHeader
+from penstock.wire.txn_marker import EndTxnMarker
 
 SEQUENCE_MAX = 2**31 - 1
 PID = 4000
@@ -329,7 +330,7 @@ def test_a_producer_with_an_open_transaction_neither_expires_nor_is_evicted() ->
     assert state.expire(10 * EXPIRATION_MS) == 0
     state.apply(header(0, pid=1), 8, 0)
     assert list(state.producers) == [PID, 1]
-    state.apply(header(-1, attributes=TRANSACTIONAL_MASK | CONTROL_MASK), 9, 0)
+    state.apply(header(-1, attributes=TRANSACTIONAL_MASK | CONTROL_MASK), 9, 0, EndTxnMarker(True, 0))
     assert state.producers[PID].txn_first_offset is None
     assert state.expire(10 * EXPIRATION_MS) == 2
 

@@ -186,9 +186,7 @@ def _check_header(header: BatchHeader, config: TopicConfig, produce_version: int
         raise Refused(ErrorCode.invalid_record, f"{count} records with last offset delta {header.last_offset_delta}")
     if count > RECORDS_MAX:
         raise Refused(ErrorCode.invalid_record, f"{count} records, {RECORDS_MAX} are allowed in a batch")
-    if attributes & TRANSACTIONAL_MASK:
-        raise Refused(ErrorCode.unsupported_for_message_format, "transactional producers are not served yet")
-    if header.producer_id < NO_PRODUCER_ID:
+    if header.producer_id < NO_PRODUCER_ID or (attributes & TRANSACTIONAL_MASK and header.producer_id < 0):
         raise Refused(ErrorCode.invalid_record, f"producer id {header.producer_id}")
     codec = attributes & CODEC_MASK
     if codec >= ZSTD and (codec > ZSTD or produce_version < ZSTD_PRODUCE_VERSION_MIN):

@@ -25,15 +25,19 @@ from penstock.partition.leader_epochs import LeaderEpochs
 from penstock.partition.producer_files import ProducerFiles
 from penstock.partition.producer_state import ProducerState
 from penstock.partition.replica_state import ReplicaState
+from penstock.partition.verification_guards import VerificationGuard
 from penstock.storage.checkpoint import encode_lines, read_epochs
 from penstock.storage.format import LEADER_EPOCH_CHECKPOINT
 from penstock.storage.fs import Buffer, FileSystem
 from penstock.storage.log import Log
 from penstock.storage.log_manager import LogManager
 from penstock.storage.scan import header_problem
+from penstock.storage.txn_index import AbortedTxn
 from penstock.wire.batch import (
     HEADER_BYTES,
     NO_PRODUCER_ID,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
     CorruptBatch,
     Record,
     build_batch,
@@ -42,11 +46,15 @@ from penstock.wire.batch import (
     stamp,
     stamp_append_time,
 )
+from penstock.wire.txn_marker import EndTxnMarker, build_marker, read_marker
 
 log = get_logger(__name__)
 
 # Batches whose sizes are remembered apart until they are committed; while too few replicas are in sync that is never.
 UNCOMMITTED_MAX = 10_000
+
+EPOCH_BUMPED_VERSION = 2  # From this transaction version on a marker's epoch is new (KIP-890).
+LOOK_AGAIN = 2**31  # To a waiter: more than it can want.
 
 # Told the error code once it is known whether an append is committed.
 Committed = Callable[[ErrorCode], None]
@@ -58,6 +66,16 @@ class Appended(NamedTuple):
     base_offset: Offset
     next_offset: Offset
     log_append_time: int  # NO_TIMESTAMP when the records keep the producer's time.
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction, as it was written to the log."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    offset: Offset
 
 
 class Partition:
@@ -88,6 +106,8 @@ class Partition:
         self.high_watermark = Offset(0)
         self.is_truncating = False  # Then its role cannot change.
         self.on_copies_safe: Callable[[], None] = lambda: None  # The fetcher's: what was copied is on disk, or lost.
+        # Of who keeps state for this partition: told of each marker in the step in which the leader appends it.
+        self.on_marker: Callable[[Marker], None] | None = None
         self.decompressed_bytes_max = decompressed_bytes_max
         self._node_id = node_id
         self._logs = logs
@@ -105,6 +125,8 @@ class Partition:
         # for the ones before them.
         self._uncommitted: deque[tuple[Offset, Committed]] = deque()
         self._waiting: dict[Readable, None] = {}  # A dict for its order: the first to wait is the first to be told.
+        self._stable_waiting: dict[Readable, None] = {}  # Those of them who read up to the last stable offset only.
+        self._stable_told = Offset(-1)  # The last stable offset that they know of; -1: it was the high watermark.
         self._followers_waiting: dict[Readable, None] = {}  # Of those too, but for what is not committed yet.
         self._uncommitted_bytes: deque[tuple[Offset, int]] = deque()  # Next offset and size of each such batch.
         self._readable_bytes = 0  # Committed since the waiters were last told.
@@ -119,9 +141,13 @@ class Partition:
         entries = read_epochs(self._fs, f"{self.log.directory}/{LEADER_EPOCH_CHECKPOINT}")
         self._epochs = LeaderEpochs(entries or self._epochs_from_log())
         self._epochs.truncate_end(self.log.log_end)
-        self.producers = self._producer_files.load(self._clock.now_ms())
+        self._load_producers()
         # Inside an append that rolls, `producers` is the state of all batches before it, which is what is wanted.
         self.log.on_rolled = self.store_producers
+
+    def _load_producers(self) -> None:
+        self.producers = self._producer_files.load(self._clock.now_ms())
+        self.producers.transactions.on_high_watermark(self.high_watermark)
 
     def _epochs_from_log(self) -> list[tuple[LeaderEpoch, Offset]]:
         """The epochs as the batches themselves tell them; for a checkpoint that is missing, damaged or empty."""
@@ -245,8 +271,11 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """First offset that an open transaction holds back; there are no transactions yet."""
-        return self.high_watermark
+        """Up to where all transactions are decided, and committed or aborted for good."""
+        unstable = self.producers.transactions.first_unstable
+        if unstable is None or unstable >= self.high_watermark:
+            return self.high_watermark
+        return max(unstable, self.log.log_start)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Refused unless the client's idea of the leader epoch is ours (KIP-320); -1 is no idea."""
@@ -268,8 +297,20 @@ class Partition:
             decompressed_bytes_max=self.decompressed_bytes_max,
         )
 
-    def append(self, view: memoryview, *, produce_version: int, prepared: Prepared | None = None) -> Appended:
-        """Store one batch, stamped in place; Refused when it or the disk is not fit for it, or we do not lead."""
+    def append(
+        self,
+        view: memoryview,
+        *,
+        produce_version: int,
+        prepared: Prepared | None = None,
+        is_transactional: bool = False,
+        guard: VerificationGuard | None = None,
+    ) -> Appended:
+        """Store one batch, stamped in place; Refused when it or the disk is not fit for it, or we do not lead.
+
+        Only who sends with a transactional id may send a transactional batch. The first of a transaction needs the
+        guard of `begin_verification`.
+        """
         if self.leading is None or self._may_lead is not None:
             try:
                 self._check_leading()
@@ -292,6 +333,12 @@ class Partition:
                 # A retry of what is in the log already: the first answer again, once it is committed.
                 append_time = NO_TIMESTAMP if config.message_timestamp_type == "CreateTime" else stored.timestamp
                 return Appended(Offset(stored.base_offset), Offset(stored.last_offset + 1), append_time)
+            if header.attributes & TRANSACTIONAL_MASK:
+                if not is_transactional:
+                    raise Refused(
+                        ErrorCode.transactional_id_authorization_failed, "the request has no transactional id"
+                    )
+                self._check_transactional(header, guard)
         batch: bytearray | memoryview = view
         if config.compression_type != "producer" and topic_codec(config, header) != header.codec:
             # Not prepared: it is short. Or the setting has just been changed, and this batch is late.
@@ -305,13 +352,11 @@ class Partition:
         base_offset = partition_log.log_end
         stamp(batch, 0, base_offset, self.leader_epoch)
         try:
-            next_offset = self._store(batch, header.last_offset_delta, max_timestamp)
+            next_offset = self._store(batch, header.last_offset_delta, max_timestamp, header, now_ms)
         except Refused:
             if header.producer_id != NO_PRODUCER_ID:
                 self.producers.on_refused(header)
             raise
-        if header.producer_id != NO_PRODUCER_ID:
-            self.producers.apply(header, base_offset, now_ms)
         self._producer_files.on_appended(self.producers, len(batch))
         return Appended(base_offset, next_offset, append_time)
 
@@ -322,26 +367,121 @@ class Partition:
             if header.producer_id != NO_PRODUCER_ID:
                 self.producers.on_refused(header)
 
-    def append_own(self, records: Sequence[Record]) -> Offset:
-        """Store records of the broker itself (their offsets are assigned here) as one batch; gives the next offset."""
+    def append_own(
+        self,
+        records: Sequence[Record],
+        *,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = -1,
+        guard: VerificationGuard | None = None,
+    ) -> Offset:
+        """Store records of the broker itself (their offsets are assigned here) as one batch; gives the next offset.
+
+        With a producer id they are a part of its transaction, and have no sequence; the first needs a guard.
+        """
         self._check_leading()
         self.check_in_sync()
+        is_transactional = producer_id != NO_PRODUCER_ID
         base_offset = self.log.log_end
         numbered = [record._replace(offset=base_offset + number) for number, record in enumerate(records)]
-        batch = build_batch(numbered, base_offset=base_offset, leader_epoch=self.leader_epoch)
+        batch = build_batch(
+            numbered,
+            base_offset=base_offset,
+            leader_epoch=self.leader_epoch,
+            attributes=TRANSACTIONAL_MASK if is_transactional else 0,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
         if len(batch) > self.config.max_message_bytes:
             raise Refused(ErrorCode.message_too_large, f"batch of {len(batch)} bytes")
-        return self._store(batch, len(records) - 1, max(record.timestamp for record in records))
+        header = None
+        if is_transactional:
+            header = read_header(batch)
+            self.producers.check_epoch(header)
+            self._check_transactional(header, guard)
+        timestamp = max(record.timestamp for record in records)
+        next_offset = self._store(batch, len(records) - 1, timestamp, header, self._clock.now_ms())
+        if is_transactional:
+            self._producer_files.on_appended(self.producers, len(batch))
+        return next_offset
 
-    def _store(self, batch: bytearray | memoryview, last_offset_delta: int, max_timestamp: int) -> Offset:
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, first_sequence: int, *, begins_at_zero: bool
+    ) -> VerificationGuard | None:
+        """The guard for a transactional batch, once the coordinator has said that its transaction is ongoing.
+
+        None when it is open here: then nobody needs to be asked. `begins_at_zero`: its epoch is of this transaction
+        alone.
+        """
+        self._check_leading()
+        if self.producers.has_open_transaction(producer_id, producer_epoch):
+            return None
+        return self.producers.guards.begin(producer_id, producer_epoch, first_sequence, begins_at_zero=begins_at_zero)
+
+    def _check_transactional(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
+        """Refused unless the batch belongs to an open transaction, or may begin one."""
+        producers = self.producers
+        if not producers.has_open_transaction(header.producer_id, header.producer_epoch):
+            producers.guards.check(header, guard, is_producer_known=header.producer_id in producers.producers)
+        if not self.log.has_transactions:
+            self.log.begin_transactions()
+
+    def append_marker(
+        self,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        is_commit: bool,
+        transaction_version: int,
+    ) -> Offset:
+        """End a producer's transaction; gives the offset up to which the log must be committed for that to hold.
+
+        Refused with INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED when another has taken over, and as any
+        append when it cannot be stored now.
+        """
+        self._check_leading()
+        self.check_in_sync()
+        is_epoch_new = transaction_version >= EPOCH_BUMPED_VERSION
+        if not self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, is_epoch_new=is_epoch_new):
+            return self.log.log_end
+        marker, now_ms, offset = EndTxnMarker(is_commit, coordinator_epoch), self._clock.now_ms(), self.log.log_end
+        batch = build_marker(
+            marker,
+            base_offset=offset,
+            leader_epoch=self.leader_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            timestamp=now_ms,
+        )
+        aborted = None if is_commit else self.producers.transactions.aborted(producer_id, offset)
+        next_offset = self._store(batch, 0, now_ms, read_header(batch), now_ms, marker, aborted)
+        self._producer_files.on_appended(self.producers, len(batch))
+        if self.on_marker is not None:
+            self.on_marker(Marker(producer_id, producer_epoch, coordinator_epoch, is_commit, offset))
+        return next_offset
+
+    def _store(
+        self,
+        batch: bytearray | memoryview,
+        last_offset_delta: int,
+        max_timestamp: int,
+        header: BatchHeader | None = None,
+        now_ms: int = 0,
+        marker: EndTxnMarker | None = None,
+        aborted: AbortedTxn | None = None,
+    ) -> Offset:
         """Write a stamped batch and see to its commit; gives the next offset."""
         partition_log, leading = self.log, self.leading
         assert leading is not None, f"{self.topic_partition} is not led here"
+        base_offset = partition_log.log_end
         if self.leader_epoch != self._epochs.latest:
-            self._begin_epoch(self.leader_epoch, partition_log.log_end)
-        last_offset = partition_log.log_end + last_offset_delta
-        partition_log.append(batch, last_offset, max_timestamp)
+            self._begin_epoch(self.leader_epoch, base_offset)
+        partition_log.append(batch, base_offset + last_offset_delta, max_timestamp, aborted)
         log_end = leading.log_end = partition_log.log_end
+        if header is not None and header.producer_id != NO_PRODUCER_ID:
+            # Before the high watermark moves: readers of committed data stop where a transaction begins.
+            self.producers.apply(header, base_offset, now_ms, marker)
         self._note_uncommitted(len(batch))
         if self._followers_waiting and self._followers_wake_up is None:
             self._followers_wake_up = asyncio.get_running_loop().call_soon(self._tell_followers)
@@ -419,13 +559,16 @@ class Partition:
         if offset <= self.high_watermark:
             return
         self.high_watermark = offset
+        transactions = self.producers.transactions
+        if transactions.first_unstable is not None:
+            transactions.on_high_watermark(offset)
         batches = self._uncommitted_bytes
         while batches and batches[0][0] <= offset:
             self._readable_bytes += batches.popleft()[1]
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] <= offset:
             uncommitted.popleft()[1](ErrorCode.none)
-        if self._waiting and self._wake_up is None:
+        if (self._waiting or self._stable_waiting) and self._wake_up is None:
             # Once per turn of the loop: a burst of appends wakes a waiter once.
             self._wake_up = asyncio.get_running_loop().call_soon(self._tell_waiting)
 
@@ -440,8 +583,11 @@ class Partition:
 
     # Reading
 
-    def read(self, start: Offset, bytes_max: int, *, at_least_one: bool) -> Buffer:
-        """Committed batches from the one with `start` on; empty at the end. NotCached: see `Segment.read`."""
+    def read(self, start: Offset, bytes_max: int, *, at_least_one: bool, only_stable: bool = False) -> Buffer:
+        """Committed batches from the one with `start` on; empty at the end. NotCached: see `Segment.read`.
+
+        `only_stable`: none of a transaction that is undecided, nor what is behind it.
+        """
         if self.leading is None and not self.is_following:
             self._check_leading()
         if self.high_watermark < self._epoch_start:
@@ -455,7 +601,12 @@ class Partition:
             return b""
         if start == self.high_watermark:
             return b""
-        return self.log.read(start, bytes_max, self.high_watermark, at_least_one=at_least_one)
+        end = self.last_stable_offset if only_stable else self.high_watermark
+        return self.log.read(start, bytes_max, end, at_least_one=at_least_one)
+
+    def aborted(self, start: Offset, end: Offset) -> list[AbortedTxn]:
+        """The aborted transactions with records in [start, end): readers of committed data skip those."""
+        return self.log.aborted(start, end)
 
     def check_settled(self) -> None:
         """Refused while a new leader does not know whether all that it has was committed (KIP-207).
@@ -470,14 +621,21 @@ class Partition:
                 ErrorCode.offset_not_available, f"the high watermark is not known from {self._epoch_start} on"
             )
 
-    def wait(self, callback: Readable) -> None:
+    def wait(self, callback: Readable, *, only_stable: bool = False) -> None:
         """Tell `callback` whenever bytes have become readable, until `stop_waiting`."""
-        if not self._waiting:
+        if not self._waiting and not self._stable_waiting:
             self._readable_bytes = 0
-        self._waiting[callback] = None
+        if only_stable:
+            if not self._stable_waiting:
+                stable = self.last_stable_offset
+                self._stable_told = stable if stable < self.high_watermark else Offset(-1)
+            self._stable_waiting[callback] = None
+        else:
+            self._waiting[callback] = None
 
     def stop_waiting(self, callback: Readable) -> None:
         self._waiting.pop(callback, None)
+        self._stable_waiting.pop(callback, None)
         self._followers_waiting.pop(callback, None)
 
     def _tell_waiting(self) -> None:
@@ -485,11 +643,23 @@ class Partition:
         count, self._readable_bytes = self._readable_bytes, 0
         for callback in list(self._waiting):
             callback(count)
+        if self._stable_waiting:
+            self._tell_stable_waiting(count)
+
+    def _tell_stable_waiting(self, count: int) -> None:
+        """Tell them if their end has moved; how many bytes that is worth is known only while it is everybody's end."""
+        stable, told = self.last_stable_offset, self._stable_told
+        is_held_back = stable < self.high_watermark
+        if is_held_back and stable == told:
+            return
+        self._stable_told = stable if is_held_back else Offset(-1)
+        for callback in list(self._stable_waiting):
+            callback(LOOK_AGAIN if is_held_back or told >= 0 else count)
 
     def wake_waiting(self) -> None:
         """Make every waiter look again at once: the partition is leaving, has failed, or is led by another broker."""
-        for callback in [*self._waiting, *self._followers_waiting]:
-            callback(2**31)
+        for callback in [*self._waiting, *self._stable_waiting, *self._followers_waiting]:
+            callback(LOOK_AGAIN)
 
     # Followers of ours
 
@@ -561,10 +731,18 @@ class Partition:
             epoch = LeaderEpoch(header.partition_leader_epoch)
             if epoch != self._epochs.latest:
                 self._begin_epoch(epoch, Offset(header.base_offset))
-            self.log.append(records[position:end], header.last_offset, header.max_timestamp)
+            marker = aborted = None
+            if header.attributes & TRANSACTIONAL_MASK:
+                if not self.log.has_transactions:
+                    self.log.begin_transactions()
+                if header.is_control:
+                    marker = read_marker(records[position:end])
+                if marker is not None and not marker.is_commit:
+                    aborted = self.producers.transactions.aborted(header.producer_id, Offset(header.base_offset))
+            self.log.append(records[position:end], header.last_offset, header.max_timestamp, aborted)
             self._note_uncommitted(header.size)
             if header.producer_id != NO_PRODUCER_ID:
-                self.producers.apply(header, header.base_offset, now_ms)
+                self.producers.apply(header, header.base_offset, now_ms, marker)
             self._producer_files.on_appended(self.producers, header.size)
             position = end
 
@@ -599,7 +777,7 @@ class Partition:
             self.high_watermark = max(self.log.log_start, min(self.high_watermark, self.log.log_end))
             if self._epochs.truncate_end(self.log.log_end):
                 self._put_epochs()
-            self.producers = self._producer_files.load(self._clock.now_ms())
+            self._load_producers()
         finally:
             self.is_truncating = False
             if self._is_durable and not self.is_safe:

@@ -21,6 +21,8 @@ from penstock.storage.disk_read import at_start
 from penstock.storage.fs import FileSystem
 from penstock.storage.log import Log
 from penstock.storage.scan import BadBatch, scan_headers
+from penstock.wire.batch import CorruptBatch
+from penstock.wire.txn_marker import read_marker
 
 log = get_logger(__name__)
 
@@ -77,9 +79,10 @@ class ProducerFiles:
             position = at_start(partial(segment.locate, start)) if start > segment.base_offset else 0
             written_ms = min(now_ms, segment.created_ms)
             try:
-                for _, header in scan_headers(segment.file.read, position, segment.size, segment.base_offset):
-                    state.apply(header, header.base_offset, written_ms)
-            except BadBatch as error:
+                for at, header in scan_headers(segment.file.read, position, segment.size, segment.base_offset):
+                    marker = read_marker(segment.file.read(at, header.size)) if header.is_control else None
+                    state.apply(header, header.base_offset, written_ms, marker)
+            except (BadBatch, CorruptBatch) as error:
                 # Damage below the recovery point, which recovery has reported.
                 log.error("producers behind damage are not known", segment=segment.path(), error=error)
 

@@ -104,6 +104,9 @@ def decode_snapshot(data: bytes, *, producers_max: int = PRODUCERS_MAX) -> Produ
     state = ProducerState(producers_max=producers_max)
     for entry in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :]):
         _take(state.producers, *entry)
+    opened = [(producer.txn_first_offset, of) for of, producer in state.producers.items()]
+    for first_offset, producer_id in sorted((first, of) for first, of in opened if first is not None):
+        state.transactions.begin(producer_id, first_offset)
     return state
 
 

@@ -17,7 +17,10 @@ from typing import NamedTuple
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.types import Offset
+from penstock.partition.transactions import Transactions
+from penstock.partition.verification_guards import VerificationGuards
 from penstock.wire.batch import CONTROL_MASK, TIMESTAMP_TYPE_MASK, TRANSACTIONAL_MASK, BatchHeader
+from penstock.wire.txn_marker import EndTxnMarker
 
 SEQUENCE_MASK = 2**31 - 1  # The ring has 2^31 numbers; `&` brings any sum or difference back into it.
 BATCHES_MAX = 5  # Kafka's: what a client may have in flight (max.in.flight.requests.per.connection) and so may retry.
@@ -29,6 +32,7 @@ PRODUCERS_MAX = 10_000
 EVICTED_SHARE = 10  # One pass over all producers makes room for a tenth of them, not for one.
 
 _UNUSUAL_MASK = CONTROL_MASK | TRANSACTIONAL_MASK | TIMESTAMP_TYPE_MASK
+_DATA_MASK = CONTROL_MASK | TRANSACTIONAL_MASK
 _new_tuple = tuple.__new__  # Half the time of calling the class.
 
 
@@ -89,6 +93,8 @@ class ProducerState:
         # its connection sends again in order.
         self._refused_first: dict[int, tuple[int, int]] = {}
         self._producers_max = producers_max
+        self.transactions = Transactions()  # As `txn_first_offset` of the producers, and those that have just ended.
+        self.guards = VerificationGuards()  # Not kept over a restart: whoever waits for an answer asks again.
 
     # Deciding
 
@@ -102,6 +108,7 @@ class ProducerState:
             producer is not None
             and producer.next_sequence == header.base_sequence
             and producer.epoch == header.producer_epoch
+            and (producer.txn_first_offset is None or header.attributes & TRANSACTIONAL_MASK)
         ):
             return None
         return self._check_unusual(header, producer)
@@ -125,15 +132,19 @@ class ProducerState:
         if epoch < producer.epoch:
             raise Refused(ErrorCode.invalid_producer_epoch, f"{_name(header)}: epoch {producer.epoch} has taken over")
         if epoch > producer.epoch:
-            if first == 0:
-                return None
-            raise Refused(
-                ErrorCode.out_of_order_sequence_number, f"{_name(header)}: a new epoch begins at {first}, not at 0"
-            )
+            if first != 0:
+                raise Refused(
+                    ErrorCode.out_of_order_sequence_number, f"{_name(header)}: a new epoch begins at {first}, not at 0"
+                )
+            _check_part_of_transaction(header, producer)
+            return None
         last = (first + header.last_offset_delta) & SEQUENCE_MASK
         for batch in reversed(producer.batches):
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
+        if producer.next_sequence == first:
+            _check_part_of_transaction(header, producer)
+            return None
         # Java's producer and librdkafka take 46 for success. So it is said of sequences that are known to be stored,
         # never of those that only look old: a first batch may have been refused before the second was accepted.
         if producer.has_forgotten(first, header.last_offset_delta + 1):
@@ -158,8 +169,43 @@ class ProducerState:
         if len(refused) > self._producers_max:
             del refused[next(iter(refused))]
 
-    def apply(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+    def check_epoch(self, header: BatchHeader) -> None:
+        """Refused when a higher epoch of the producer has taken over."""
+        producer = self.producers.get(header.producer_id)
+        if producer is not None and header.producer_epoch < producer.epoch:
+            raise Refused(ErrorCode.invalid_producer_epoch, f"{_name(header)}: epoch {producer.epoch} has taken over")
+
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, *, is_epoch_new: bool) -> bool:
+        """Whether a marker is to be appended, False when it was already; Refused when another has taken over.
+
+        `is_epoch_new`: its epoch has been raised for it (KIP-890), so that what a former owner sends late is known by
+        its epoch, and the same marker, sent again, by finding nothing open in its own.
+        """
+        producer = self.producers.get(producer_id)
+        if producer is None:
+            return True
+        if epoch < producer.epoch or (
+            is_epoch_new and epoch == producer.epoch and producer.txn_first_offset is not None
+        ):
+            raise Refused(
+                ErrorCode.invalid_producer_epoch,
+                f"marker of producer {producer_id}, epoch {epoch}: epoch {producer.epoch} has taken over",
+            )
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise Refused(
+                ErrorCode.transaction_coordinator_fenced,
+                f"marker of coordinator epoch {coordinator_epoch}: {producer.coordinator_epoch} has taken over",
+            )
+        return not is_epoch_new or epoch > producer.epoch
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        producer = self.producers.get(producer_id)
+        return producer is not None and producer.txn_first_offset is not None and producer.epoch == epoch
+
+    def apply(self, header: BatchHeader, base_offset: int, now_ms: int, marker: EndTxnMarker | None = None) -> None:
         """Take note of a batch at `base_offset`. The log is right: whatever it holds is taken as it is.
+
+        `marker` is what a control batch says, if it ends a transaction.
 
         `now_ms` is when it was appended, or the latest time when it can have been. Kafka counts expiry from the
         records' own timestamps instead, and forgets at once who loads records of last year.
@@ -173,7 +219,7 @@ class ProducerState:
             # Also downwards: the leader had forgotten the higher epoch when it took this batch.
             producer.begin_epoch(header.producer_epoch)
         if header.attributes & _UNUSUAL_MASK:
-            now_ms = _apply_unusual(producer, header, base_offset, now_ms)
+            now_ms = self._apply_unusual(producer, header, base_offset, now_ms, marker)
         producer.timestamp = now_ms
         first, delta = header.base_sequence, header.last_offset_delta
         if first == producer.next_sequence:
@@ -189,6 +235,21 @@ class ProducerState:
             del batches[0]
         batches.append(_new_tuple(StoredBatch, (first, last, base_offset, base_offset + delta, now_ms)))
 
+    def _apply_unusual(
+        self, producer: Producer, header: BatchHeader, base_offset: int, now_ms: int, marker: EndTxnMarker | None
+    ) -> int:
+        """Follow the producer's transaction; gives when the batch was appended, which a batch may state itself."""
+        if marker is not None:
+            producer.coordinator_epoch = marker.coordinator_epoch
+            producer.txn_first_offset = None
+            self.transactions.end(header.producer_id, Offset(base_offset))
+            self.guards.end(header.producer_id)
+        elif header.attributes & _DATA_MASK == TRANSACTIONAL_MASK and producer.txn_first_offset is None:
+            producer.txn_first_offset = Offset(base_offset)
+            self.transactions.begin(header.producer_id, Offset(base_offset))
+            self.guards.end(header.producer_id)
+        return header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else now_ms
+
     def _begin(self, header: BatchHeader) -> Producer:
         excess = len(self.producers) - self._producers_max
         if excess >= 0:
@@ -203,6 +264,8 @@ class ProducerState:
         """Forget everything, before a replay."""
         self.producers.clear()
         self._refused_first.clear()
+        self.transactions = Transactions()
+        self.guards = VerificationGuards()
 
     def expire(self, now_ms: int, expiration_ms: int = EXPIRATION_MS) -> int:
         """Forget who was silent for `expiration_ms`; gives how many."""
@@ -233,11 +296,6 @@ def _name(header: BatchHeader) -> str:
     return f"producer {header.producer_id}, epoch {header.producer_epoch}"
 
 
-def _apply_unusual(producer: Producer, header: BatchHeader, base_offset: int, now_ms: int) -> int:
-    """Follow the producer's transaction; gives when the batch was appended, which a batch may state itself."""
-    if header.attributes & CONTROL_MASK:
-        # The coordinator's epoch is in the marker's record, not in the header: transactions will pass it in.
-        producer.txn_first_offset = None
-    elif header.attributes & TRANSACTIONAL_MASK and producer.txn_first_offset is None:
-        producer.txn_first_offset = Offset(base_offset)
-    return header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else now_ms
+def _check_part_of_transaction(header: BatchHeader, producer: Producer) -> None:
+    if producer.txn_first_offset is not None and not header.is_transactional:
+        raise Refused(ErrorCode.invalid_txn_state, f"{_name(header)}: a transaction is open, and this is no part of it")

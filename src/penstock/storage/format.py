@@ -4,6 +4,9 @@
       00000000000000000000.log        record batches, one after another (wire/batch.py draws one)
       00000000000000000000.index      offset index, 8 bytes an entry:  | relative_offset u32 | file_position u32 |
       00000000000000000000.timeindex  time index, 12 bytes an entry:   | timestamp i64 | relative_offset u32 |
+      00000000000000000000.txnindex   aborted transactions whose markers are in the segment, 34 bytes an entry:
+                                      | version i16 = 0 | producer_id i64 | first_offset i64 | last_offset i64 |
+                                      | last_stable_offset i64 |; there, if empty, once the log had a transaction
       00000000000000000000.snapshot   producers as of that offset (partition/producer_snapshot.py)
       leader-epoch-checkpoint         which offset each leader epoch began at
       partition.metadata              the topic id
@@ -19,11 +22,13 @@ from penstock.base.types import Offset, TopicPartition
 
 OFFSET_ENTRY = struct.Struct(">II")
 TIME_ENTRY = struct.Struct(">qI")
+TXN_ENTRY = struct.Struct(">hqqqq")
 
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
-SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+TXN_INDEX_SUFFIX = ".txnindex"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 DELETED_SUFFIX = ".deleted"  # Renamed out of the way; removed when no reader can need it, or at the next start.
 CLEANED_SUFFIX = ".cleaned"  # Compaction's output while it is being written; removed at the next start.

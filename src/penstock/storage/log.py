@@ -26,6 +26,7 @@ from penstock.storage.fs import Buffer, File, FileSystem
 from penstock.storage.limits import SegmentLimits
 from penstock.storage.scan import header_problem, whole_batches
 from penstock.storage.segment import Segment
+from penstock.storage.txn_index import AbortedTxn
 from penstock.wire.batch import HEADER_BYTES, read_header
 
 log = get_logger(__name__)
@@ -89,9 +90,13 @@ class Log:
         self._is_append_failing = False
         self.is_deleted = False  # Its directory is on its way out: whatever fails in it is no failure of the disk.
         self.is_cleaning = False  # Compaction reads the closed segments: nobody else may take them away.
+        # A transaction has been written here. From that segment on each has an index of the aborted ones, if empty:
+        # a missing one is then known to be missing.
+        self.has_transactions = False
         self._fs = fs
         self._clock = clock
         self._limits = limits
+        self._txn_file: File | None = None  # The active segment's, while it has entries that no sync has covered.
         self._bases: list[Offset] = []  # Base offsets of `segments`, for bisection.
         self._hints: dict[int, tuple[Segment, int]] = {}  # Offset → where its batch starts, for readers in sequence.
         self._unsynced_directories: list[str] = []  # They have entries that no sync has covered.
@@ -134,14 +139,18 @@ class Log:
         segment = self.new_segment(self.log_end)
         try:
             segment.start_empty()
+            if self.has_transactions:
+                index_files.append(segment.open_txn_index())
         except OSError:
             # The old segment stays the active one, with all that it knows.
             for file in index_files:
                 file.close()
+            segment.close()
             raise
         if self.segments:
             self.active.become_inactive()
         self._side_files += index_files
+        self._release_txn_file()
         self.segments.append(segment)
         self._bases.append(segment.base_offset)
         self.note_new_entry(self.directory)
@@ -178,19 +187,55 @@ class Log:
 
     # Appending
 
-    def append(self, batch: Buffer, last_offset: int, max_timestamp: int) -> None:
-        """Write a batch that starts at `log_end` and has been stamped so. Refused when the disk does not take it."""
+    def append(self, batch: Buffer, last_offset: int, max_timestamp: int, aborted: AbortedTxn | None = None) -> None:
+        """Write a batch that starts at `log_end` and has been stamped so. Refused when the disk does not take it.
+
+        `aborted` is the transaction that ends with this batch: the two reach the disk with the same flush.
+        """
         if self.failure is not None:
             raise Refused(ErrorCode.kafka_storage_error, self.failure)
         try:
             segment = self.maybe_roll(len(batch), last_offset, max_timestamp)
+            if aborted is not None:
+                self._add_aborted(segment, aborted)
             segment.append(batch, last_offset, max_timestamp, self.config.index_interval_bytes)
         except OSError as error:
+            if aborted is not None:
+                self._drop_aborted(aborted)
             self._on_append_failed(error)
         self.log_end = Offset(last_offset + 1)
         if self._is_append_failing:
             self._is_append_failing = False
             log.info("appends work again", partition=self.topic_partition)
+
+    def begin_transactions(self) -> None:
+        """From now on every segment has an index of aborted transactions. Refused when the disk does not take it."""
+        try:
+            self._side_files.append(self.active.open_txn_index())
+        except OSError as error:
+            self._on_append_failed(error)
+        self.note_new_entry(self.directory)
+        self.has_transactions = True
+
+    def _add_aborted(self, segment: Segment, aborted: AbortedTxn) -> None:
+        if self._txn_file is None:
+            self._txn_file = segment.open_txn_index()
+            self.note_new_entry(self.directory)
+        segment.add_aborted(aborted, self._txn_file)
+
+    def _drop_aborted(self, aborted: AbortedTxn) -> None:
+        """Its marker was not written."""
+        if self._txn_file is not None:
+            try:
+                self.active.drop_aborted(aborted.last_offset, self._txn_file)
+            except OSError as error:
+                self.fail(f"an entry of the transaction index could not be undone: {error}")
+
+    def _release_txn_file(self) -> None:
+        """Leave the file with the entries of aborted transactions to the next flush."""
+        if self._txn_file is not None:
+            self._side_files.append(self._txn_file)
+            self._txn_file = None
 
     def _on_append_failed(self, error: OSError) -> NoReturn:
         if not self._is_append_failing:  # Once, not for each of thousands of batches that find the disk full.
@@ -249,6 +294,7 @@ class Log:
     def begin_flush(self) -> Flush:
         """All that has been written up to now, to be synced."""
         dirty = [(segment, segment.size) for segment in self._unsynced_segments()]
+        self._release_txn_file()
         side_files, self._side_files = self._side_files, []
         directories, self._unsynced_directories = self._unsynced_directories, []
         self.flush_in_flight = True
@@ -335,6 +381,17 @@ class Log:
                     return segment.read(position, header.size)
                 position += header.size
         return None
+
+    def aborted(self, start: Offset, end: Offset) -> list[AbortedTxn]:
+        """The aborted transactions with records in [start, end), in the order in which they ended."""
+        found: list[AbortedTxn] = []
+        if self.has_transactions:
+            for number in range(max(bisect_right(self._bases, start) - 1, 0), len(self.segments)):
+                more, is_all = self.segments[number].aborted(start, end)
+                found += more
+                if is_all:
+                    break
+        return found
 
     @property
     def max_timestamp(self) -> int:

@@ -1,4 +1,4 @@
-"""One segment: a `.log` file and its two sparse indexes.
+"""One segment: a `.log` file, its two sparse indexes, and which transactions were aborted in it.
 
 The indexes of the active segment live in memory and reach their files at every checkpoint and roll; those of older
 segments are loaded when a reader needs them. Files are opened on use, so that ten thousand partitions need no ten
@@ -20,6 +20,7 @@ from penstock.storage.format import (
     RELATIVE_OFFSET_MAX,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     segment_path,
 )
 from penstock.storage.fs import Buffer, File, FileSystem
@@ -27,6 +28,7 @@ from penstock.storage.index import BadIndex, OffsetIndex, TimeIndex
 from penstock.storage.limits import SegmentLimits
 from penstock.storage.scan import BadBatch, Read, scan_batches, scan_headers
 from penstock.storage.segment_indexes import SegmentIndexes
+from penstock.storage.txn_index import AbortedTxn, TxnIndex
 from penstock.wire.batch import HEADER_BYTES, BatchHeader, read_header
 
 log = get_logger(__name__)
@@ -80,6 +82,8 @@ class Segment:
         self._was_rebuilt = False  # The indexes at hand come from the log itself: where they lead is all there is.
         self._offset_bytes_stored = 0  # How much of each index its file has.
         self._time_bytes_stored = 0
+        self._txn_index: TxnIndex | None = None  # Its file has all of it.
+        self._aborted_from: int | None = -1  # `first_offset_min` of it; -1: it has not been looked at.
 
     def path(self, kind: str = LOG_SUFFIX) -> str:
         return segment_path(self.directory, self.base_offset, kind) + self._suffix
@@ -112,6 +116,7 @@ class Segment:
         if self.is_active:  # Has entries that its files lack.
             return False
         self._release_indexes()
+        self._txn_index = None
         return True
 
     # Writing
@@ -292,6 +297,53 @@ class Segment:
             log.warning("rebuilt index could not be stored", segment=self.path(), error=error)
         self._limits.on_indexes_loaded(self)
         return indexes
+
+    # Aborted transactions
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        if self._txn_index is None:
+            self.use_txn_index(self.stored_txn_index())
+            if self._txn_index:
+                self._limits.on_indexes_loaded(self)
+        assert self._txn_index is not None
+        return self._txn_index
+
+    def stored_txn_index(self) -> TxnIndex:
+        """The index as its file has it, not checked; empty when there is none."""
+        try:
+            return TxnIndex(self._fs.read_all(self.path(TXN_INDEX_SUFFIX)))
+        except FileNotFoundError:
+            return TxnIndex()
+
+    def use_txn_index(self, index: TxnIndex) -> None:
+        """Take this as the index of aborted transactions; the file has all of it."""
+        self._txn_index, self._aborted_from = index, index.first_offset_min
+
+    def open_txn_index(self) -> File:
+        """The file of the index, made if it is missing; for the caller to sync and close."""
+        return self._fs.open(self.path(TXN_INDEX_SUFFIX), create=True)
+
+    def add_aborted(self, aborted: AbortedTxn, file: File) -> None:
+        """Write an entry to the index and to its open file. On OSError call `drop_aborted`."""
+        index = self.txn_index
+        entry = index.append(aborted)
+        if self._aborted_from is None or aborted.first_offset < self._aborted_from:
+            self._aborted_from = aborted.first_offset
+        file.write((entry,))
+
+    def drop_aborted(self, end: int, file: File) -> None:
+        """Take the entries of markers from `end` on back."""
+        index = self.txn_index
+        index.truncate(end)
+        file.truncate(len(index.data))
+        self._aborted_from = index.first_offset_min
+
+    def aborted(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
+        """See `TxnIndex.overlapping`."""
+        if self._aborted_from == -1 or (self._aborted_from is not None and self._aborted_from < end):
+            return self.txn_index.overlapping(start, end)
+        return [], False
 
     @property
     def max_timestamp(self) -> int:

@@ -1,0 +1,74 @@
+"""The aborted transactions whose markers lie in one segment, in file format (format.py): what readers are to skip.
+
+Entries are in order of their markers. `last_stable_offset` is the one that held when the marker was written, and never
+goes down: a reader that is served up to there needs no entry behind it.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.storage.format import TXN_ENTRY
+from penstock.storage.index import BadIndex
+
+Buffer = bytes | bytearray | memoryview
+
+_VERSION = 0
+
+
+class AbortedTxn(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int  # Of the marker.
+    last_stable_offset: int
+
+
+class TxnIndex:
+    def __init__(self, entries: Buffer = b"") -> None:
+        self.data = bytearray(entries)
+
+    def __len__(self) -> int:
+        return len(self.data) // TXN_ENTRY.size
+
+    def __iter__(self) -> Iterator[AbortedTxn]:
+        for _, *fields in TXN_ENTRY.iter_unpack(self.data):
+            yield AbortedTxn(*fields)
+
+    @property
+    def first_offset_min(self) -> int | None:
+        """Before what offset none of these transactions has a record; None when there is none."""
+        return min((entry.first_offset for entry in self), default=None)
+
+    def append(self, aborted: AbortedTxn) -> bytes:
+        """Add an entry; gives its bytes."""
+        entry = TXN_ENTRY.pack(_VERSION, *aborted)
+        self.data += entry
+        return entry
+
+    def truncate(self, end: int) -> None:
+        """Keep only transactions whose marker lies below `end`."""
+        kept = next((number for number, entry in enumerate(self) if entry.last_offset >= end), len(self))
+        del self.data[kept * TXN_ENTRY.size :]
+
+    def overlapping(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
+        """The transactions with records in [start, end), and whether there can be no others in later segments."""
+        found = []
+        for entry in self:
+            if entry.last_offset >= start and entry.first_offset < end:
+                found.append(entry)
+            if entry.last_stable_offset >= end:
+                return found, True
+        return found, False
+
+    def check(self, start: int, end: int) -> None:
+        """Raise BadIndex unless these can be transactions with markers in [start, end)."""
+        if len(self.data) % TXN_ENTRY.size:
+            raise BadIndex("transaction index ends in half an entry")
+        previous = start - 1
+        for version, producer_id, first_offset, last_offset, last_stable_offset in TXN_ENTRY.iter_unpack(self.data):
+            if version != _VERSION or producer_id < 0:
+                raise BadIndex(f"transaction index has an entry of version {version}, producer {producer_id}")
+            if not (previous < last_offset < end and 0 <= first_offset < last_offset):
+                raise BadIndex(f"transaction index has [{first_offset}, {last_offset}] behind {previous}")
+            if not 0 <= last_stable_offset <= last_offset + 1:
+                raise BadIndex(f"transaction index has last stable offset {last_stable_offset} at {last_offset}")
+            previous = last_offset
