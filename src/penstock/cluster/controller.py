@@ -236,6 +236,7 @@ class Controller:
                     partition=moved.partition,
                     leader=moved.after.leader,
                     in_sync=moved.before.isr,
+                    unclean_elections=self.unclean_elections,
                 )
         log.info("partitions changed", count=len(changed), new_leaders=sum(moved.is_new_leader for moved in changed))
 
