@@ -267,7 +267,7 @@ class PartitionManager:
             partition_log = self._logs.open(topic_partition, topic.topic_id, config)
             partition = self._partition(topic, partition_log)
         except OSError as error:
-            # The topic exists all the same. Clients are told, and whoever asks for it makes us try again.
+            # The topic exists all the same: clients are told, and it is tried again (`try_unopened`).
             if topic_partition not in self._unopened:
                 log.error("partition cannot be opened", partition=topic_partition, error=error)
                 self._unopened[topic_partition] = None
@@ -277,18 +277,23 @@ class PartitionManager:
         self._take_role(topic, state)
 
     def _reopen(self, key: tuple[str, int]) -> Partition:
-        """Try again to open what could not be opened, at most once in a while; Refused while that does not help."""
-        now_s = self._clock.monotonic()
-        if now_s - self._reopened_at_s >= REOPEN_INTERVAL_S:
-            self._reopened_at_s = now_s
-            for topic_name, number in list(self._unopened):
-                topic = self._topics[topic_name]
-                self._open(topic, topic.partitions[number], self._topic_config(topic))
-                if (topic_name, number) in self._unopened:
-                    break  # The disk is as full as before: no need to ask it for all the others.
+        """What could not be opened before; Refused while it still cannot be."""
+        self.try_unopened()
         if key not in self._partitions:
             raise Refused(ErrorCode.kafka_storage_error, "the partition cannot be opened: see the broker's log")
         return self._partitions[key]
+
+    def try_unopened(self) -> None:
+        """Try again to open what could not be opened, at most once in a while."""
+        now_s = self._clock.monotonic()
+        if not self._unopened or now_s - self._reopened_at_s < REOPEN_INTERVAL_S:
+            return
+        self._reopened_at_s = now_s
+        for topic_name, number in list(self._unopened):
+            topic = self._topics[topic_name]
+            self._open(topic, topic.partitions[number], self._topic_config(topic))
+            if (topic_name, number) in self._unopened:
+                break  # The disk is as full as before: no need to ask it for all the others.
 
     def _partition(self, topic: TopicImage, partition_log: Log) -> Partition:
         partition = Partition(

@@ -96,7 +96,11 @@ class Replicas:
         await self._isr_changes.stop()
 
     async def _look(self) -> None:
-        """See to what no request brings about: followers that have fallen silent, a lease that was renewed late."""
+        """See to what no request brings about.
+
+        Followers that have fallen silent, a lease that was renewed late, a partition that a full disk kept shut: nobody
+        asks a follower for it.
+        """
         might_lead = True
         while True:
             await asyncio.sleep(LOOK_S)
@@ -104,6 +108,7 @@ class Replicas:
             if may_lead and not might_lead:
                 self.partitions.commit_again()
             might_lead = may_lead
+            self.partitions.try_unopened()
             if len(self._metadata.image.brokers) > 1:
                 for partition in list(self.partitions):
                     self._isr_changes.look_at(partition)
