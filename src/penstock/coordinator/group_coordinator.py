@@ -15,6 +15,7 @@ from penstock.coordinator.group.decision import Decision, Now, Response, Token
 from penstock.coordinator.group.group_config import GroupConfig, MigrationPolicy
 from penstock.coordinator.group.group_shard import GroupShard
 from penstock.coordinator.group.member_budget import MemberBudget
+from penstock.coordinator.group.pending_offsets import PendingBudget
 from penstock.coordinator.image_topics import ImageTopics
 from penstock.coordinator.runtime import CoordinatorRuntime, CoordinatorTopic, CreateTopics
 from penstock.partition.manager import PartitionManager
@@ -61,6 +62,7 @@ class GroupCoordinator:
             migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
         )
         self._budget = MemberBudget(self._group_config.members_bytes_max)
+        self._pending_budget = PendingBudget(self._group_config.pending_offsets_bytes_max)
         self._image = EMPTY_IMAGE
         self._topics = ImageTopics(EMPTY_IMAGE)
         self._runtime = CoordinatorRuntime(
@@ -111,7 +113,12 @@ class GroupCoordinator:
                 runner.run(partial(_on_topics_deleted, runner.shard, deleted))
 
     def _new_shard(self) -> GroupShard:
-        shard = GroupShard(new_unique_id=self._new_unique_id, config=self._group_config, budget=self._budget)
+        shard = GroupShard(
+            new_unique_id=self._new_unique_id,
+            config=self._group_config,
+            budget=self._budget,
+            pending_budget=self._pending_budget,
+        )
         shard.on_topics_changed(self._topics, ())
         return shard
 

@@ -1,7 +1,8 @@
 """OffsetFetch: how far groups have read; -1 where nothing was committed.
 
-v2 allows all partitions (null), v7 adds require_stable (all is stable without transactions), v8 asks for many groups at
-once (KIP-709), v9 has the member epoch of a consumer group (KIP-848), v10 names topics by id.
+v2 allows all partitions (null), v7 adds require_stable (KIP-447: UNSTABLE_OFFSET_COMMIT while an open transaction is to
+decide), v8 asks for many groups at once (KIP-709), v9 has the member epoch of a consumer group (KIP-848), v10 names
+topics by id.
 """
 
 from penstock.base.errors import ErrorCode, Refused
@@ -19,14 +20,16 @@ TOPIC_ID_VERSION = 10
 @handler(ApiKey.OFFSET_FETCH, versions=range(1, 11))
 async def offset_fetch(context: Context, header: RequestHeader, request: Struct) -> Struct:
     if header.version < BATCH_VERSION:
-        answer = await _fetch(context, header.version, request)
+        answer = await _fetch(context, header.version, request, request.require_stable)
         # The reply for one group has topics of a shape of its own, without ids.
         topics = [Struct(name=topic.name, partitions=topic.partitions) for topic in answer.topics]
         return Struct(topics=topics, error_code=answer.error_code)
-    return Struct(groups=[await _fetch(context, header.version, group) for group in request.groups])
+    return Struct(
+        groups=[await _fetch(context, header.version, group, request.require_stable) for group in request.groups]
+    )
 
 
-async def _fetch(context: Context, version: int, group: Struct) -> Struct:
+async def _fetch(context: Context, version: int, group: Struct, require_stable: bool) -> Struct:
     image = context.metadata.image
     wanted, unknown = None, []
     if group.topics is not None:
@@ -42,6 +45,7 @@ async def _fetch(context: Context, version: int, group: Struct) -> Struct:
         topics=None if wanted is None else tuple(wanted),
         member_id=group.member_id if version >= MEMBER_VERSION else None,
         member_epoch=group.member_epoch if version >= MEMBER_VERSION else NO_GENERATION,
+        require_stable=require_stable,
     )
     try:
         reply = await context.groups.call(group.group_id, lambda shard, token, now: shard.fetch_offsets(command, token))
