@@ -20,7 +20,7 @@ from penstock.coordinator.decision import Decision, Now, Reply
 from penstock.coordinator.last_values import LastValues, LoadedRecord, transaction_end
 from penstock.coordinator.record_bytes import CorruptRecord
 from penstock.coordinator.shard import RecordCodec, Shard, TransactionalShard
-from penstock.partition.partition import Partition
+from penstock.partition.partition import Marker, Partition
 from penstock.storage.disk_read import with_disk
 from penstock.storage.fs import Buffer, FileSystem
 from penstock.storage.log import Log
@@ -58,6 +58,8 @@ class ShardRunner(Generic[S]):
         self._timer: Timer | None = None
         self._timer_ms: int | None = None
         self._is_closed = False
+        if isinstance(shard, TransactionalShard):
+            partition.on_marker = self._on_marker
 
     @property
     def is_leading(self) -> bool:
@@ -123,7 +125,7 @@ class ShardRunner(Generic[S]):
         if header is not None and header.is_control:
             end = transaction_end(header, batch.pairs)
             if end is not None:
-                self._on_transaction_end(*end)
+                self._apply_end(*end)
             return
         producer_id = NO_PRODUCER_ID if header is None else header.producer_id
         for key, value in batch.pairs:
@@ -147,7 +149,11 @@ class ShardRunner(Generic[S]):
         elif isinstance(shard, TransactionalShard):
             shard.apply_transactional(record, producer_id)
 
-    def _on_transaction_end(self, producer_id: int, is_commit: bool) -> None:
+    def _on_marker(self, marker: Marker) -> None:
+        if self.is_loaded:  # Else it is read with the rest of the log.
+            self._apply_end(marker.producer_id, marker.is_commit)
+
+    def _apply_end(self, producer_id: int, is_commit: bool) -> None:
         shard: object = self.shard
         if isinstance(shard, TransactionalShard):
             shard.apply_end(producer_id, is_commit=is_commit)
@@ -162,16 +168,20 @@ class ShardRunner(Generic[S]):
         self._carry_out(decide(now), now)
 
     def _carry_out(self, decision: Decision[Any], now: Now) -> None:
-        done = 0
+        done, producer = 0, decision.producer
+        producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
         for batch in self._batches(decision.records, now):
             try:
-                self._partition.append_own(batch)
+                if producer is None:
+                    self._partition.append_own(batch)
+                else:
+                    self._partition.append_own(batch, **producer._asdict())
             except Refused as refused:
                 left = replace(decision, records=decision.records[done:])
                 decision = self.shard.on_append_failed(left, refused.code, now)
                 break
             for record in decision.records[done : done + len(batch)]:
-                self.shard.apply(record)
+                self._apply(record, producer_id)
             done += len(batch)
         _send(decision.replies_now)
         if decision.replies_on_commit:
@@ -230,6 +240,8 @@ class ShardRunner(Generic[S]):
     def close(self, code: ErrorCode) -> None:
         """This broker no longer coordinates this partition: tell everyone who waits."""
         self._is_closed = True
+        if self._partition.on_marker == self._on_marker:
+            self._partition.on_marker = None
         if self._timer is not None:
             self._timer.cancel()
         if self.is_loaded:
