@@ -85,8 +85,11 @@ class Reader:
     def blob(self) -> bytes:
         return self._take(self.uvarint() - 1 if self.flexible else self.int32())
 
-    def count(self, item_bytes_min: int) -> int:
+    def count(self, item_bytes_min: int, *, null_as: int = -1) -> int:
+        """How many items an array has, of at least so many bytes each."""
         count = self.uvarint() - 1 if self.flexible else self.int32()
+        if count == -1:
+            count = null_as
         if not 0 <= count <= (len(self.data) - self.position) // item_bytes_min:
             raise CorruptRecord(f"{count} items claimed, {len(self.data) - self.position} bytes are left")
         return count

@@ -1,0 +1,31 @@
+"""What is asked of the coordinator of a transactional id."""
+
+from dataclasses import dataclass
+
+from penstock.base.types import TopicPartition
+from penstock.coordinator.txn.metadata import Producer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InitProducerId:
+    transactional_id: str
+    timeout_ms: int
+    expected: Producer | None = None  # Who the client says it is (KIP-360); None: somebody new.
+    enable_2pc: bool = False
+    keep_prepared: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AddPartitions:
+    transactional_id: str
+    producer: Producer
+    partitions: frozenset[TopicPartition]
+    client_version: int = 0  # transaction.version of the producer.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndTxn:
+    transactional_id: str
+    producer: Producer
+    is_commit: bool
+    client_version: int = 0
