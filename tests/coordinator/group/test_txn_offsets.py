@@ -20,6 +20,7 @@ from penstock.coordinator.group.group_config import GroupConfig
 from penstock.coordinator.group.records import GroupDeleted, GroupRecord, OffsetDeleted
 from penstock.wire.batch import NO_PRODUCER_ID
 
+from .consumer.support import ConsumerWorld
 from .support import GROUP, SESSION_MS, World
 
 NONE = ErrorCode.none
@@ -338,11 +339,36 @@ def test_a_transaction_goes_on_when_its_group_becomes_a_consumer_group() -> None
     assert world.fetch() == (7, NONE)
 
 
+class ConsumerTxnWorld(TxnWorld, ConsumerWorld):
+    pass
+
+
 def test_a_consumer_group_knows_its_members_by_epoch() -> None:
-    world = TxnWorld()
-    world.run(Decision(records=[ConsumerGroupMetadata(group_id=GROUP, epoch=1)]))
-    assert world.txn_commit(7) is NONE
-    assert world.txn_commit(7, **of("m", 1)) is ErrorCode.unknown_member_id
+    world = ConsumerTxnWorld()
+    epoch = world.enter_new("m", instance_id="i").member_epoch
+    assert world.txn_commit(7, **of("m", epoch, instance_id="i")) is NONE
+    assert world.txn_commit(7, **of("m", epoch - 1)) is ErrorCode.illegal_generation  # Producers know no other.
+    assert world.txn_commit(7, **of("x", epoch)) is ErrorCode.unknown_member_id
+    assert world.txn_commit(7, **of("m", epoch, instance_id="j")) is ErrorCode.fenced_instance_id
+    assert world.txn_commit(7) is ErrorCode.unknown_member_id
+    world.beat("m", -1)
+    assert world.txn_commit(8) is NONE
+    assert world.txn_commit(8, **of("m", epoch)) is ErrorCode.unknown_member_id
+    world.end()
+    assert world.fetch() == (8, NONE)
+
+
+def test_a_consumer_group_that_goes_leaves_its_open_transaction_to_a_group_that_only_commits() -> None:
+    world = ConsumerTxnWorld()
+    epoch = world.enter_new("m").member_epoch
+    world.txn_commit(7, **of("m", epoch))
+    world.beat("m", -1)
+    out = Decision()
+    world.shard.consumers.delete(world.group, out)
+    world.run(out)
+    assert world.state() == "Empty"
+    world.end()
+    assert world.fetch() == (7, NONE)
 
 
 # Bounds ---------------------------------------------------------------------------------------------------------------
