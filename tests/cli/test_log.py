@@ -12,6 +12,7 @@ from penstock.cli.log import dump, verify
 from penstock.cli.output import Failure
 from penstock.wire.batch import Header, Record, build_batch
 from penstock.wire.compression import Codec
+from penstock.wire.txn_marker import EndTxnMarker, build_marker
 
 T0 = 1_700_000_000_000
 
@@ -284,3 +285,33 @@ def test_dump_goes_on_after_damage_and_fails_at_the_end(directory: Path, capsys:
     text = capsys.readouterr().out
     assert "checksum does not match" in text
     assert "20-29" in text
+
+
+def test_transactions_are_shown_and_their_indexes_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verified: Verify
+) -> None:
+    markers = [
+        build_marker(
+            EndTxnMarker(offset == 1, 3),
+            base_offset=offset,
+            leader_epoch=0,
+            producer_id=7,
+            producer_epoch=0,
+            timestamp=T0 + offset,
+        )
+        for offset in (1, 2)
+    ]
+    log = write_segment(tmp_path / "orders-0", 0, [build_batch(records(0, 1), base_offset=0), *markers])
+    log.with_suffix(".txnindex").write_bytes(struct.pack(">hqqqq", 0, 7, 0, 2, 3))
+    dump([log.parent], records=False)
+    text = capsys.readouterr().out
+    assert ", commit" in text
+    assert ", abort" in text
+    dump([log, log.with_suffix(".txnindex")], records=False, json=True)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line.get("control") for line in lines[:3]] == [None, "commit", "abort"]
+    del lines[3]["file"]
+    assert lines[3:] == [{"producer_id": 7, "first_offset": 0, "last_offset": 2, "last_stable_offset": 3}]
+    assert verified(log.parent)["problems"] == []
+    log.with_suffix(".txnindex").write_bytes(bytes(35))
+    assert len(verified(log.parent)["problems"]) == 1

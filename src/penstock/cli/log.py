@@ -33,7 +33,7 @@ def dump(
     records: Annotated[bool, typer.Option("--records", "-r", help="Show the records of each batch, too.")] = False,
     json: AsJsonLines = False,
 ) -> None:
-    """Show what is in .log, .index and .timeindex files.
+    """Show what is in .log, .index, .timeindex and .txnindex files.
 
     \b
     Examples:

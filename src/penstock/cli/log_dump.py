@@ -8,9 +8,19 @@ from typing import Any
 from penstock.cli.log_files import Step, entries, opened, steps
 from penstock.cli.messages import StoredMessage, shown_text, to_json
 from penstock.cli.output import Lines, dump_json, local_time
-from penstock.storage.format import LOG_SUFFIX, OFFSET_ENTRY, OFFSET_INDEX_SUFFIX, TIME_ENTRY, parse_partition_directory
+from penstock.storage.format import (
+    LOG_SUFFIX,
+    OFFSET_ENTRY,
+    OFFSET_INDEX_SUFFIX,
+    TIME_ENTRY,
+    TXN_ENTRY,
+    TXN_INDEX_SUFFIX,
+    parse_partition_directory,
+)
+from penstock.storage.txn_index import TxnIndex
 from penstock.wire.batch import BatchHeader, CorruptBatch, Record, records_of
 from penstock.wire.compression import Codec, TooLarge
+from penstock.wire.txn_marker import read_marker
 
 DECOMPRESSED_BYTES_MAX = 256 << 20  # Of one batch; brokers accept far less, so more than this is no honest batch.
 
@@ -21,6 +31,8 @@ def dump_file(path: Path, *, with_records: bool, as_json: bool) -> int:
         return _dump_log(path, with_records=with_records, as_json=as_json)
     if path.suffix == OFFSET_INDEX_SUFFIX:
         return _dump_offset_index(path, as_json)
+    if path.suffix == TXN_INDEX_SUFFIX:
+        return _dump_txn_index(path, as_json)
     return _dump_time_index(path, as_json)
 
 
@@ -75,7 +87,7 @@ def _batch_row(step: Step) -> str:
         return f"{step.position:>10}  {step.problem}"
     checks = step.problem or "ok"
     if header.is_control:
-        checks += ", control"
+        checks += f", {_control_name(step)}"
     elif header.is_transactional:
         checks += ", transactional"
     return _BATCH_LINES.row(
@@ -119,6 +131,8 @@ def _batch_json(path: Path, step: Step, records: Iterator[Record] | None) -> dic
             "is_transactional": header.is_transactional,
             "is_control": header.is_control,
         }
+        if header.is_control:
+            shape["control"] = _control_name(step)
     if records is not None:
         shape["records"] = [to_json(_stored(path, record)) for record in records]
     return shape
@@ -129,6 +143,15 @@ def _stored(path: Path, record: Record) -> StoredMessage:
     at = parse_partition_directory(path.absolute().parent.name)
     topic, partition = (at.topic, at.partition) if at else ("", 0)
     return StoredMessage(topic, partition, record.offset, record.timestamp, record.key, record.value, record.headers)
+
+
+def _control_name(step: Step) -> str:
+    """What a control batch does."""
+    try:
+        marker = read_marker(step.found.view) if step.found else None
+    except (CorruptBatch, TooLarge):
+        marker = None
+    return "control" if marker is None else "commit" if marker.is_commit else "abort"
 
 
 def _codec_name(header: BatchHeader) -> str:
@@ -167,3 +190,16 @@ def _dump_time_index(path: Path, as_json: bool) -> int:
             else:
                 print(lines.row((timestamp, local_time(timestamp), offset)))
     return int(size % TIME_ENTRY.size > 0)
+
+
+def _dump_txn_index(path: Path, as_json: bool) -> int:
+    lines = Lines([("PRODUCER", 20), ("FIRST", 20), ("MARKER", 20), ("LAST STABLE", 20)])
+    with opened(path) as (read, size):
+        if not as_json:
+            print(lines.header_row)
+        for aborted in TxnIndex(read(0, size)):
+            if as_json:
+                print(dump_json({"file": str(path), **aborted._asdict()}))
+            else:
+                print(lines.row(aborted))
+    return int(size % TXN_ENTRY.size > 0)

@@ -16,6 +16,7 @@ from penstock.storage.format import (
     OFFSET_INDEX_SUFFIX,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     base_offset_of,
     parse_partition_directory,
 )
@@ -54,6 +55,10 @@ class Segment(NamedTuple):
     def time_index(self) -> Path:
         return self.file(TIME_INDEX_SUFFIX)
 
+    @property
+    def txn_index(self) -> Path:
+        return self.file(TXN_INDEX_SUFFIX)
+
     def file(self, suffix: str) -> Path:
         return self.directory / f"{self.base_offset:020d}{suffix}"
 
@@ -75,7 +80,7 @@ def segment_files(paths: Iterable[Path]) -> list[Path]:
         else:
             raise Failure(
                 f"{path} is no segment file.",
-                hint="Their names are a base offset of 20 digits with .log, .index or .timeindex.",
+                hint="Their names are a base offset of 20 digits with .log, .index, .timeindex or .txnindex.",
             )
     return list(dict.fromkeys(found))
 

@@ -4,6 +4,7 @@ An index is rebuilt as a whole, so only the first problem of each is reported.
 """
 
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import NamedTuple
 from penstock.cli.log_files import Read, Segment, entries, opened, steps
 from penstock.cli.output import Advance
 from penstock.storage.format import OFFSET_ENTRY, TIME_ENTRY
+from penstock.storage.index import BadIndex
+from penstock.storage.txn_index import TxnIndex
 from penstock.wire.batch import BatchHeader
 
 RESTORE = "Restore the file from a backup or another replica."
@@ -43,7 +46,7 @@ class Verifier:
             if segment.log.exists():
                 yield from self._segment_problems(segment, next_base)
                 continue
-            for path in (segment.offset_index, segment.time_index):
+            for path in (segment.offset_index, segment.time_index, segment.txn_index):
                 if path.exists():
                     self.files_count += 1
                     yield Problem(path, 0, segment.base_offset, "there is no log for this index", "Delete this file.")
@@ -63,6 +66,9 @@ class Verifier:
             self.bytes_count += size
             yield from self._log_problems(segment, read, size, next_base, checks)
             yield from (check.index.problem for check in checks if check.index.problem is not None)
+        if segment.txn_index.exists():
+            self.files_count += 1
+            yield from _txn_index_problems(segment, sys.maxsize if next_base is None else next_base)
 
     def _log_problems(
         self,
@@ -94,6 +100,14 @@ class Verifier:
             for check in checks:
                 check.on_end(end)
         self._advance(size - end)
+
+
+def _txn_index_problems(segment: Segment, end: int) -> Iterator[Problem]:
+    with opened(segment.txn_index) as (read, size):
+        try:
+            TxnIndex(read(0, size)).check(segment.base_offset, end)
+        except BadIndex as error:
+            yield Problem(segment.txn_index, 0, segment.base_offset, str(error), REBUILD)
 
 
 def _todo(problem: str, header: BatchHeader | None, *, is_newest: bool) -> str:

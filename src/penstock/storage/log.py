@@ -93,6 +93,8 @@ class Log:
         # A transaction has been written here. From that segment on each has an index of the aborted ones, if empty:
         # a missing one is then known to be missing.
         self.has_transactions = False
+        self.aborts_missing_from: Offset | None = None  # After a start: the indexes of aborted ones lack what follows.
+        self.recovery_point = Offset(0)  # What is noted on disk, or about to be.
         self._fs = fs
         self._clock = clock
         self._limits = limits
@@ -418,6 +420,7 @@ class Log:
         kept, leaving = self.segments[:number], self.segments[number:]
         self.synced_end = self.log_end = offset
         self.log_start = min(self.log_start, offset)
+        self._release_txn_file()
         self.set_segments(kept)
         if kept:
             segment = kept[-1]
@@ -426,15 +429,22 @@ class Log:
             segment = self.new_segment(offset)
             segment.start_empty()
             self.set_segments([segment])
+        if self.has_transactions:
+            file = segment.open_txn_index()
+            self._side_files.append(file)
+            segment.drop_aborted(offset, file)
         self.note_new_entry(self.directory)
         return [path for segment in leaving for path in segment.rename_files(DELETED_SUFFIX)]
 
     def start_over(self, offset: Offset) -> list[str]:
         """Drop every segment and begin anew at `offset`; gives the renamed files. Only through `LogManager`."""
         leaving = self.segments
+        self._release_txn_file()
         segment = self.new_segment(offset)
         segment.start_empty()
         self.set_segments([segment])
+        if self.has_transactions:
+            self._side_files.append(segment.open_txn_index())
         self.log_start = self.log_end = self.synced_end = offset
         self.note_new_entry(self.directory)
         return [path for segment in leaving for path in segment.rename_files(DELETED_SUFFIX)]

@@ -302,6 +302,7 @@ class LogManager:
             if checkpoints.recovery_points.get(topic_partition) != partition_log.synced_end:
                 partition_log.store_indexes()
                 if partition_log.failure is None:
+                    partition_log.recovery_point = partition_log.synced_end
                     checkpoints.recovery_points[topic_partition] = partition_log.synced_end
             checkpoints.log_starts[topic_partition] = partition_log.log_start
         checkpoints.high_watermarks.update(self.replicated_high_watermarks())
@@ -343,6 +344,7 @@ class LogManager:
         try:
             points = self._checkpoints.recovery_points
             partition_log.synced_end = min(partition_log.synced_end, offset)
+            partition_log.recovery_point = min(partition_log.recovery_point, offset)
             points[partition_log.topic_partition] = min(points.get(partition_log.topic_partition, offset), offset)
             await self._checkpoints.store()
             paths = shorten(offset)

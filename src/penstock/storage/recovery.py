@@ -30,6 +30,7 @@ from penstock.storage.scan import SCAN_CHUNK_BYTES, BadBatch, FoundBatch, scan_b
 from penstock.storage.segment import Segment
 from penstock.storage.segment_indexes import SegmentIndexes
 from penstock.storage.swap import SOURCES_SUFFIX, finish_swaps
+from penstock.storage.txn_recovery import check_txn_indexes
 from penstock.wire.batch import BatchHeader
 
 log = get_logger(__name__)
@@ -75,6 +76,9 @@ def open_log(
         opening.load(bases, log_start)
     else:
         opening.start_over(log_start)
+    log_end = partition_log.log_end
+    partition_log.recovery_point = log_end if clean else min(recovery_point, log_end)
+    check_txn_indexes(partition_log, fs, names, trusted_end=partition_log.recovery_point)
     return Recovery(opening.bytes_scanned, opening.bytes_cut, opening.damaged)
 
 

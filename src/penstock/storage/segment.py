@@ -125,6 +125,7 @@ class Segment:
         """Make the file and begin as a new active segment, with empty indexes."""
         assert self._open(create=True).size() == 0, f"{self.path()} is there already"
         self._indexes = SegmentIndexes(self.base_offset)
+        self.use_txn_index(TxnIndex())
         self.is_active = True
 
     def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
@@ -322,7 +323,25 @@ class Segment:
 
     def open_txn_index(self) -> File:
         """The file of the index, made if it is missing; for the caller to sync and close."""
-        return self._fs.open(self.path(TXN_INDEX_SUFFIX), create=True)
+        size = len(self.txn_index.data)
+        file = self._fs.open(self.path(TXN_INDEX_SUFFIX), create=True)
+        try:
+            if file.size() != size:
+                file.truncate(size)  # A failed write left a part of an entry.
+        except OSError:
+            file.close()
+            raise
+        return file
+
+    def restore_txn_index(self, end: int, aborted: list[AbortedTxn]) -> None:
+        """Replace what the index has of markers from `end` on, for good. Waits for the disk."""
+        index = self.stored_txn_index()
+        index.truncate(end)
+        self.use_txn_index(index)
+        with contextlib.closing(self.open_txn_index()) as file:
+            for entry in aborted:
+                self.add_aborted(entry, file)
+            file.sync()
 
     def add_aborted(self, aborted: AbortedTxn, file: File) -> None:
         """Write an entry to the index and to its open file. On OSError call `drop_aborted`."""

@@ -30,7 +30,7 @@ class TxnIndex:
         return len(self.data) // TXN_ENTRY.size
 
     def __iter__(self) -> Iterator[AbortedTxn]:
-        for _, *fields in TXN_ENTRY.iter_unpack(self.data):
+        for _, *fields in TXN_ENTRY.iter_unpack(memoryview(self.data)[: len(self) * TXN_ENTRY.size]):
             yield AbortedTxn(*fields)
 
     @property
@@ -45,8 +45,8 @@ class TxnIndex:
         return entry
 
     def truncate(self, end: int) -> None:
-        """Keep only transactions whose marker lies below `end`."""
-        kept = next((number for number, entry in enumerate(self) if entry.last_offset >= end), len(self))
+        """Keep only transactions whose marker lies below `end`, and no half entry behind them."""
+        kept = next((number for number, entry in enumerate(list(self)) if entry.last_offset >= end), len(self))
         del self.data[kept * TXN_ENTRY.size :]
 
     def overlapping(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
