@@ -16,6 +16,7 @@ from penstock.server.forwarding import Forwarder
 from penstock.server.peers import Peers
 from penstock.server.record_work import RecordWork
 from penstock.server.topic_creator import TopicCreator
+from penstock.server.txn_verification import TxnVerification
 from penstock.storage.fs import FileSystem
 
 
@@ -35,4 +36,5 @@ class Context:
     forwarder: Forwarder  # For clients' requests that are the controller's.
     topic_creator: TopicCreator  # For topics that this broker needs.
     record_work: RecordWork  # For what takes long with single records.
+    txn_verification: TxnVerification | None = None  # Whether transactions are ongoing at their coordinators.
     quotas: ClientQuotas  # `.active` is None while there are none.

@@ -3,23 +3,32 @@
 acks=-1 waits for the commit (fsync, unless the topic has penstock.durability=os), acks=1 for the write, acks=0 gets no
 answer: an error closes the connection instead, as the client has no other way to learn of it. Versions below 3 carry
 old message formats; they are advertised, because released librdkafka versions compress only if they see v0
-(KAFKA-18659), and refused. v12 would add partitions to a transaction by itself; v13 names topics by id.
+(KAFKA-18659), and refused. v11 knows TRANSACTION_ABORTABLE, v12 adds partitions to a transaction by itself (KIP-890),
+v13 names topics by id.
+
+The first batch of a transaction waits until its coordinator has said that it is ongoing, and what comes behind it over
+the same connection waits with it.
 """
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.timers import Timer
-from penstock.base.types import NO_OFFSET, NO_TIMESTAMP, Offset
+from penstock.base.types import NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
+from penstock.coordinator.txn.metadata import Producer
 from penstock.partition.batch_check import Prepared, is_check_slow, is_long, is_short, wants_records
 from penstock.partition.partition import Appended, Committed, Partition
+from penstock.partition.verification_guards import VerificationGuard
 from penstock.server.api import ApiKey, RequestHeader, raw_handler
 from penstock.server.connection import Reply
 from penstock.server.context import Context
+from penstock.server.txn_verification import produce_error
+from penstock.wire.batch import HEADER_BYTES, read_header
 from penstock.wire.produce import (
     PartitionResult,
     ProducedPartition,
@@ -35,10 +44,30 @@ log = get_logger(__name__)
 ACKS_ALL = -1
 ACKS_NONE = 0
 ACKS_VALID = (-1, 0, 1)
-NO_VERDICTS: Mapping[int, Prepared | Refused] = {}
+ADDING_VERSION = 12  # From here on the broker adds partitions to their transaction.
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 _background: set[asyncio.Task[None]] = set()  # Checks under way; the loop alone holds tasks weakly.
+
+
+class Checked(NamedTuple):
+    """A batch that may be appended."""
+
+    prepared: Prepared | None = None
+    guard: VerificationGuard | None = None  # Of a transaction that begins here.
+
+
+class Unverified(NamedTuple):
+    """A batch whose transaction is not known to be ongoing."""
+
+    partition: TopicPartition
+    producer: Producer
+    guard: VerificationGuard
+
+
+Verdicts = Mapping[int, Checked | Refused]  # By the number of the batch in the request.
+NO_VERDICTS: Verdicts = {}
+NONE_UNVERIFIED: Mapping[int, Unverified] = {}
 
 
 @raw_handler(ApiKey.PRODUCE, versions=range(3, 14), advertised_min=0)
@@ -55,11 +84,12 @@ def produce(context: Context, header: RequestHeader, frame: memoryview, position
         reply.throttle(throttle_ms)
         header = replace(header, throttle_ms=max(throttle_ms, header.throttle_ms))
     slow = _slow_checks(context, request)
-    if not slow:
+    unverified = _unverified(context, header, request) if request.transactional_id is not None else NONE_UNVERIFIED
+    if not slow and not unverified:
         _store(context, header, request, reply, NO_VERDICTS)
         return
     reply.hold_others()
-    task = asyncio.get_running_loop().create_task(_check_first(context, header, request, reply, slow))
+    task = asyncio.get_running_loop().create_task(_check_first(context, header, request, reply, slow, unverified))
     _background.add(task)
     task.add_done_callback(_background.discard)
 
@@ -93,14 +123,48 @@ def _partition(context: Context, item: ProducedPartition) -> Partition:
     return context.partitions.leader(name, item.partition)
 
 
+def _unverified(context: Context, header: RequestHeader, request: ProduceRequest) -> Mapping[int, Unverified]:
+    """The batches that begin a transaction in their partitions."""
+    found: dict[int, Unverified] = {}
+    if context.txn_verification is None:
+        return found
+    for number, item in enumerate(request.partitions):
+        if item.records is None or len(item.records) < HEADER_BYTES:
+            continue
+        batch = read_header(item.records)
+        if not batch.is_transactional:
+            continue
+        try:
+            partition = _partition(context, item)
+            guard = partition.begin_verification(
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                begins_at_zero=header.version >= ADDING_VERSION,
+            )
+        except Refused:
+            continue  # It will be again.
+        if guard is not None:
+            producer = Producer(batch.producer_id, batch.producer_epoch)
+            found[number] = Unverified(partition.topic_partition, producer, guard)
+    return found
+
+
 async def _check_first(
-    context: Context, header: RequestHeader, request: ProduceRequest, reply: Reply, slow: list[int]
+    context: Context,
+    header: RequestHeader,
+    request: ProduceRequest,
+    reply: Reply,
+    slow: list[int],
+    unverified: Mapping[int, Unverified],
 ) -> None:
     """Look at the batches, then go on. The connection's later requests wait: they must not overtake."""
-    verdicts: dict[int, Prepared | Refused] = {}
+    verdicts: dict[int, Checked | Refused] = {}
     try:
         for number in slow:
             verdicts[number] = await _verdict(context, header, request.partitions[number])
+        if unverified:
+            await _verify(context, header, request, unverified, verdicts)
         _store(context, header, request, reply, verdicts)
     except Exception:
         log.exception("request failed", api="PRODUCE", version=header.version, client=header.client_id)
@@ -108,13 +172,43 @@ async def _check_first(
     reply.release_others()
 
 
-async def _verdict(context: Context, header: RequestHeader, item: ProducedPartition) -> Prepared | Refused:
+async def _verify(
+    context: Context,
+    header: RequestHeader,
+    request: ProduceRequest,
+    unverified: Mapping[int, Unverified],
+    verdicts: dict[int, Checked | Refused],
+) -> None:
+    """Ask the coordinator, and note for each batch what that means for it."""
+    assert context.txn_verification is not None
+    assert request.transactional_id is not None
+    producers = {item.producer for item in unverified.values()}
+    wanted = {item.partition for number, item in unverified.items() if not isinstance(verdicts.get(number), Refused)}
+    if len(producers) == 1 and wanted:
+        codes = await context.txn_verification.ask(
+            request.transactional_id, producers.pop(), wanted, is_added=header.version >= ADDING_VERSION
+        )
+    else:
+        codes = dict.fromkeys(wanted, ErrorCode.invalid_producer_id_mapping)
+    for number, item in unverified.items():
+        before = verdicts.get(number, Checked())
+        if isinstance(before, Refused):
+            continue
+        code = codes[item.partition]
+        if code is ErrorCode.none:
+            verdicts[number] = before._replace(guard=item.guard)
+        else:
+            message = f"the partition is not known to be in the transaction: {code.name}"
+            verdicts[number] = Refused(produce_error(code, header.version), message)
+
+
+async def _verdict(context: Context, header: RequestHeader, item: ProducedPartition) -> Checked | Refused:
     assert item.records is not None, "nothing takes no time"
     try:
         steps = _partition(context, item).prepare(item.records, produce_version=header.version)
         work = context.record_work.run(steps)
         quotas = context.quotas.active
-        return await (work if quotas is None else quotas.timed(header.client_id, work))
+        return Checked(await (work if quotas is None else quotas.timed(header.client_id, work)))
     except Refused as refused:
         return Refused(refused.code, refused.message)  # Without its traceback, which holds the decompressed data.
 
@@ -124,7 +218,7 @@ def _store(
     header: RequestHeader,
     request: ProduceRequest,
     reply: Reply,
-    verdicts: Mapping[int, Prepared | Refused],
+    verdicts: Verdicts,
 ) -> None:
     """Append every batch, and answer now or when the last of them is committed."""
     results: list[PartitionResult] = []
@@ -152,11 +246,11 @@ def _append(
     header: RequestHeader,
     request: ProduceRequest,
     item: ProducedPartition,
-    verdict: Prepared | Refused | None,
+    verdict: Checked | Refused | None,
 ) -> tuple[Partition, Appended]:
     if request.acks not in ACKS_VALID:
         raise Refused(ErrorCode.invalid_required_acks, f"acks={request.acks}, -1, 0 and 1 are allowed")
-    if request.transactional_id is not None:
+    if request.transactional_id is not None and context.txn_verification is None:
         raise Refused(ErrorCode.transactional_id_authorization_failed, "transactions are not served yet")
     try:
         partition = _partition(context, item)
@@ -167,9 +261,18 @@ def _append(
         raise
     if item.records is None:
         raise Refused(ErrorCode.invalid_record, "one batch is needed")
+    if verdict is None and request.transactional_id is None:
+        return partition, partition.append(item.records, produce_version=header.version)
     if isinstance(verdict, Refused):
         raise Refused(verdict.code, verdict.message)  # Not itself: its traceback would hold what holds it.
-    return partition, partition.append(item.records, produce_version=header.version, prepared=verdict)
+    prepared, guard = verdict or Checked()
+    return partition, partition.append(
+        item.records,
+        produce_version=header.version,
+        prepared=prepared,
+        is_transactional=request.transactional_id is not None,
+        guard=guard,
+    )
 
 
 def _note_refused(context: Context, item: ProducedPartition) -> None:
