@@ -113,6 +113,16 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = 50  # Kafka's: it cannot be changed once groups exist.
     offsets_topic_replication_factor: int = 3  # As many as there are brokers, up to this.
 
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 5_000  # Half of Kafka's: readers wait for it.
+    transaction_max_timeout_ms: int = 900_000  # How long one producer can hold up all readers of what is committed.
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    transaction_state_log_min_isr: int = 2  # Of a topic with more than one replica.
+    transaction_state_log_num_partitions: int = 50  # Kafka's: it cannot be changed once transactional ids exist.
+    transaction_state_log_replication_factor: int = 3  # As many as there are brokers, up to this.
+    transaction_state_log_segment_bytes: int = 104_857_600
+    transaction_two_phase_commit_enable: bool = True  # The exactly-once Spark sink is built on it (docs/adr/0004).
+    transactional_id_expiration_ms: int = 604_800_000  # A week, as Kafka.
+
     producer_id_expiration_ms: int = 86_400_000  # A producer that retries after a day is not the same any more.
     producer_id_expiration_check_interval_ms: int = 600_000
 
@@ -410,6 +420,39 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
             "Which replica a consumer is sent to: the leader, or one in its own rack.",
         ),
         _key("socket.request.max.bytes", integer(1024), "The largest request that the broker receives."),
+        _key(
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+            integer(1),
+            "How often transactions are looked through for those that take longer than their producer said.",
+        ),
+        _key("transaction.max.timeout.ms", integer(1), "The longest time that a producer may ask for a transaction."),
+        _key(
+            "transaction.remove.expired.transaction.cleanup.interval.ms",
+            integer(1),
+            "How often transactional ids are looked through for those that nobody uses.",
+        ),
+        _key(
+            "transaction.state.log.min.isr",
+            integer(1),
+            "Replicas of __transaction_state that must be in sync, when it is made.",
+        ),
+        _key(
+            "transaction.state.log.num.partitions",
+            integer(1, 10_000),
+            "Partitions of __transaction_state, when it is made.",
+        ),
+        _key(
+            "transaction.state.log.replication.factor",
+            integer(1, 32_767),
+            "Replicas of __transaction_state, at the most.",
+        ),
+        _key("transaction.state.log.segment.bytes", integer(1024 * 1024), "Its segment.bytes, when it is made."),
+        _key(
+            "transaction.two.phase.commit.enable",
+            boolean(),
+            "Whether producers may open transactions without a timeout, and hand them over (KIP-939).",
+        ),
+        _key("transactional.id.expiration.ms", integer(1), "How long a transactional id is kept that nobody uses."),
         _key(
             "zookeeper.connect",
             text(r"[^/,\s][^/\s]*(/\S*)?", "host:port,host:port/chroot"),

@@ -21,6 +21,7 @@ from penstock.cluster.producer_ids import ProducerIds
 from penstock.cluster.registration import Registration
 from penstock.cluster.store.base import MetadataStore
 from penstock.coordinator.group_coordinator import GroupCoordinator
+from penstock.coordinator.txn_coordinator import TxnCoordinator
 from penstock.server import handlers
 from penstock.server.client_quotas import ClientQuotas
 from penstock.server.context import Context
@@ -28,12 +29,14 @@ from penstock.server.data_dir import EMBEDDED_METADATA, DataDirLock, claim_data_
 from penstock.server.dispatch import Dispatcher
 from penstock.server.fetch_session import FetchSessionCache
 from penstock.server.forwarding import Forwarder
+from penstock.server.links import Links
 from penstock.server.listener import ConnectionListener
 from penstock.server.network import Network, SocketNetwork
 from penstock.server.peers import Peers
 from penstock.server.record_work import RecordWork
 from penstock.server.replicas import Replicas
 from penstock.server.topic_creator import TopicCreator
+from penstock.server.txn_markers import TxnMarkers
 from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import FileSystem, PosixFileSystem
 from penstock.storage.log_manager import LogManager
@@ -104,6 +107,23 @@ class Broker:
             fs=fs,
             random=random,
         )
+        producer_ids = ProducerIds(store=store)
+        self._txns = TxnCoordinator(
+            config=config,
+            metadata=self.metadata,
+            create_topics=topic_creator.create,
+            partitions=self.partitions,
+            producer_ids=producer_ids,
+            markers=TxnMarkers(
+                node_id=config.node_id,
+                metadata=self.metadata,
+                partitions=self.partitions,
+                links=Links(self.peers),
+            ),
+            clock=clock,
+            timers=self._timers,
+            fs=fs,
+        )
         self._quotas = ClientQuotas(config, clock)
         context = Context(
             config=config,
@@ -114,7 +134,8 @@ class Broker:
             controller=self._controller,
             partitions=self.partitions,
             groups=self._groups,
-            producer_ids=ProducerIds(store=store),
+            txns=self._txns,
+            producer_ids=producer_ids,
             fetch_sessions=FetchSessionCache(slots=config.max_incremental_fetch_session_cache_slots, random=random),
             record_work=RecordWork(fs),
             quotas=self._quotas,
@@ -136,6 +157,7 @@ class Broker:
         await self.metadata.start()
         self._controller.start()
         self._groups.start()
+        self._txns.start()
         self.logs.start_loops()
         self._replicas.start()
         self._expiry = asyncio.create_task(self._expire_producers(), name="producer expiry")
@@ -159,10 +181,12 @@ class Broker:
     def _on_lease_lost(self) -> None:
         self.partitions.end_roles()
         self._groups.on_roles_changed()
+        self._txns.on_roles_changed()
 
     def _on_registered(self) -> None:
         self.partitions.begin_roles()
         self._groups.on_roles_changed()
+        self._txns.on_roles_changed()
 
     async def _expire_producers(self) -> None:
         while True:
@@ -172,6 +196,7 @@ class Broker:
     async def stop(self) -> None:
         await self._replicas.hand_over()
         self.listener.stop_accepting()
+        await self._txns.stop()
         await self._groups.stop()  # Answers who waits in a rebalance, so that the dispatcher has nothing to wait for.
         await self._dispatcher.stop()
         await self.listener.stop()

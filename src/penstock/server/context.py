@@ -9,6 +9,7 @@ from penstock.cluster.controller import Controller
 from penstock.cluster.metadata import Metadata
 from penstock.cluster.producer_ids import ProducerIds
 from penstock.coordinator.group_coordinator import GroupCoordinator
+from penstock.coordinator.txn_coordinator import TxnCoordinator
 from penstock.partition.manager import PartitionManager
 from penstock.server.client_quotas import ClientQuotas
 from penstock.server.fetch_session import FetchSessionCache
@@ -30,6 +31,7 @@ class Context:
     controller: Controller  # Decides about topics and configs; its methods return when the image has followed.
     partitions: PartitionManager  # The partitions that this broker hosts.
     groups: GroupCoordinator  # The consumer groups that this broker coordinates.
+    txns: TxnCoordinator  # The transactional ids that this broker coordinates.
     producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache
     peers: Peers  # The other brokers.

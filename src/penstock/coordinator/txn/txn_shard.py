@@ -5,7 +5,7 @@ Invariants: what is known of an id is the last record of it, so that a crash bet
 While a transaction ends it is in `completing`; the shell sees to its markers, and says `complete` when all are written.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.coordinator.txn.add_partitions import decide_add, verify
@@ -29,6 +29,8 @@ class TxnShard:
         self.config = config
         self.transactions: dict[str, TransactionMetadata] = {}
         self.completing: dict[str, TransactionMetadata] = {}  # Those whose markers are to be written.
+        self._ending: list[TransactionMetadata] = []  # Of those, the ones that the shell does not know of yet.
+        self.on_ending: Callable[[], None] = lambda: None  # The shell's: there are some.
         self._due_ms: dict[str, int] = {}  # When an open one times out, on the timer's clock: not moved by jumps.
         self._last_expiry: Now | None = None
 
@@ -83,6 +85,11 @@ class TxnShard:
             return Decision()
         return Decision(records=[ending.completed(now.wall_ms)])
 
+    def take_ending(self) -> list[TransactionMetadata]:
+        """Those that have begun to end since the last call."""
+        ending, self._ending = self._ending, []
+        return [record for record in ending if self.completing.get(record.transactional_id) is record]
+
     # Time ---------------------------------------------------------------------------------------------------------
 
     def _watch(self, opened: TransactionMetadata, now: Now, age_ms: int = 0) -> None:
@@ -134,6 +141,8 @@ class TxnShard:
         self.transactions[transactional_id] = record
         if record.state.is_completing:
             self.completing[transactional_id] = record
+            self._ending.append(record)
+            self.on_ending()
         if record.state is not TxnState.ONGOING:
             self._due_ms.pop(transactional_id, None)
 
