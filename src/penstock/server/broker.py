@@ -37,6 +37,7 @@ from penstock.server.record_work import RecordWork
 from penstock.server.replicas import Replicas
 from penstock.server.topic_creator import TopicCreator
 from penstock.server.txn_markers import TxnMarkers
+from penstock.server.txn_verification import TxnVerification
 from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import FileSystem, PosixFileSystem
 from penstock.storage.log_manager import LogManager
@@ -135,6 +136,7 @@ class Broker:
             partitions=self.partitions,
             groups=self._groups,
             txns=self._txns,
+            txn_verification=TxnVerification(node_id=config.node_id, coordinator=self._txns, links=Links(self.peers)),
             producer_ids=producer_ids,
             fetch_sessions=FetchSessionCache(slots=config.max_incremental_fetch_session_cache_slots, random=random),
             record_work=RecordWork(fs),
