@@ -82,7 +82,7 @@ def test_who_does_not_say_how_much_of_a_partition_takes_as_much_as_of_all() -> N
 def test_replies_are_read_as_the_broker_packs_them(
     records: bytes, diverging: tuple[int, int] | None, error: int
 ) -> None:
-    item = FetchedPartition(4, error, 10, 9, 2, records, False, diverging)
+    item = FetchedPartition(4, error, 10, 9, 2, records, None, diverging)
     body = b"".join(pack_fetch_response(FOLLOWER_VERSION, 0, 7, [(ONE, [item, item]), (TWO, [item])]))
     reply = read_follower_reply(memoryview(body))
     assert (reply.error, reply.session_id, len(reply.partitions)) == (0, 7, 3)
@@ -108,7 +108,7 @@ def test_replies_of_the_codec_are_read() -> None:
 
 
 def test_a_reply_cut_at_any_byte_is_refused() -> None:
-    item = FetchedPartition(4, 0, 10, 9, 2, b"records", False, (3, 7))
+    item = FetchedPartition(4, 0, 10, 9, 2, b"records", None, (3, 7))
     body = memoryview(b"".join(pack_fetch_response(FOLLOWER_VERSION, 0, 7, [(ONE, [item])])))
     for end in range(len(body) - 1):  # The last byte is the number of tags of a message that is already whole.
         with pytest.raises(BadPeer):

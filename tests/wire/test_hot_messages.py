@@ -210,13 +210,21 @@ def fetch_request(
     return data
 
 
+def _aborted(item: FetchedPartition) -> list[Struct] | None:
+    if item.aborted is None:
+        return None
+    return [Struct(producer_id=producer_id, first_offset=first) for producer_id, first in item.aborted]
+
+
 @pytest.mark.parametrize("version", range(4, 19))
 def test_fetch_responses_are_packed_as_the_codec_would(version: int) -> None:
     topic = TOPIC_ID if version >= 13 else "topic-é"
     partitions = [
-        FetchedPartition(0, 0, 10, 9, 1, b"batch" * 60, True),
-        FetchedPartition(1, 3, -1, -1, -1, b"", False),
-        FetchedPartition(2, 0, 5, 5, 0, memoryview(b"more"), False),
+        FetchedPartition(0, 0, 10, 9, 1, b"batch" * 60, ()),
+        FetchedPartition(1, 3, -1, -1, -1, b"", None),
+        FetchedPartition(2, 0, 5, 5, 0, memoryview(b"more"), None),
+        FetchedPartition(3, 0, 5, 5, 0, memoryview(b"more"), [(7, 3), (2**62, 2**61)]),
+        FetchedPartition(4, 0, 5, 5, 0, b"", [(7, 3)] * 200),
     ]
     named = {"topic_id": TOPIC_ID} if version >= 13 else {"topic": "topic-é"}
     expected = Struct(
@@ -232,7 +240,7 @@ def test_fetch_responses_are_packed_as_the_codec_would(version: int) -> None:
                         high_watermark=item.high_watermark,
                         last_stable_offset=item.last_stable_offset,
                         log_start_offset=item.log_start,
-                        aborted_transactions=[] if item.read_committed else None,
+                        aborted_transactions=_aborted(item),
                         preferred_read_replica=-1,
                         records=bytes(item.records),
                     )

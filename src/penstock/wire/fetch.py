@@ -2,10 +2,12 @@
 
 throttle i32, v7: error i16, session i32,
 [ name (v13: topic id), [ index i32, error i16, high_watermark i64, last_stable i64, v5: log_start i64,
-                          [aborted], v11: preferred_replica i32, records, v12: tag 0: epoch i32, end i64 ] ]
+                          aborted [ producer_id i64, first_offset i64 ], v11: preferred_replica i32, records,
+                          v12: tag 0: epoch i32, end i64 ] ]
 """
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -25,6 +27,7 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _SESSION = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihqq")
+_ABORTED = struct.Struct(">qq")
 _EPOCH_END = struct.Struct(">iq")
 
 
@@ -35,7 +38,8 @@ class FetchedPartition(NamedTuple):
     last_stable_offset: int
     log_start: int
     records: Buffer
-    read_committed: bool  # Then the list of aborted transactions is there, if empty; else it is null.
+    # (producer id, first offset) of each, for who reads committed data only; None for all others.
+    aborted: Sequence[tuple[int, int]] | None
     diverging: tuple[int, int] | None = None  # For a follower: an epoch and where it ends here, its log does not.
     preferred_replica: int = NO_REPLICA  # For a consumer: whom to ask instead.
 
@@ -66,11 +70,16 @@ def pack_fetch_response(
             out += raw
         _write_length(out, len(partitions), flexible)
         for partition in partitions:
-            index, code, high_watermark, stable, log_start, records, read_committed, diverging, preferred = partition
+            index, code, high_watermark, stable, log_start, records, aborted, diverging, preferred = partition
             out += _PARTITION.pack(index, code, high_watermark, stable)
             if version >= LOG_START_VERSION:
                 out += _INT64.pack(log_start)
-            _write_length(out, 0 if read_committed else -1, flexible)
+            _write_length(out, -1 if aborted is None else len(aborted), flexible)
+            if aborted:
+                for transaction in aborted:
+                    out += _ABORTED.pack(*transaction)
+                    if flexible:
+                        out.append(0)
             if version >= PREFERRED_REPLICA_VERSION:
                 out += _INT32.pack(preferred)
             _write_length(out, len(records), flexible)

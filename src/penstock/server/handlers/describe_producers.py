@@ -1,8 +1,8 @@
 """DescribeProducers: who writes to a partition, as far as its leader remembers them (KIP-664).
 
 The last timestamp is when we appended the batch; Kafka gives the records' own. Coordinator epoch and the start of a
-transaction are -1 until there are transactions. A partition that is asked for twice is refused: its list may be long,
-and would be as long again for every four bytes of the request.
+transaction are -1 for who had none here. A partition that is asked for twice is refused: its list may be long, and
+would be as long again for every four bytes of the request.
 """
 
 from penstock.base.errors import ErrorCode, Refused

@@ -11,10 +11,15 @@ A follower whose log is not a part of ours is told where it left it, and gets no
 A follower that is not in sync gets the records of throttled partitions (KIP-73) only as far as the leader's quota goes;
 the rest of its reply does not wait for them.
 
+Who reads committed data only gets none behind the first open transaction, and is told which of the transactions in its
+reply were aborted: it skips their records itself.
+
 From v11 on a consumer may read from a follower (KIP-392). A leader that knows one in the consumer's rack says so.
 """
 
 import asyncio
+import sys
+from collections.abc import Sequence
 from uuid import UUID
 
 from penstock.base.config import RACK_AWARE_SELECTOR
@@ -28,6 +33,7 @@ from penstock.server.connection import Reply
 from penstock.server.context import Context
 from penstock.server.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession
 from penstock.storage.fs import Buffer
+from penstock.storage.scan import whole_batches
 from penstock.storage.segment import NotCached
 from penstock.wire.fetch import (
     NO_REPLICA,
@@ -45,6 +51,7 @@ DISK_READS_MAX = 1000  # A reply needs a few dozen at most; more means that the 
 # Of twelve busy partitions, 4 MiB at a time cost 0.5 s of CPU per GB where 12 MiB cost 0.9.
 REPLY_BYTES_MAX = 4 << 20
 READ_COMMITTED = 1
+NO_ABORTED: Sequence[tuple[int, int]] = ()
 
 _background: set[asyncio.Task[None]] = set()  # Disk reads under way; the loop alone holds tasks weakly.
 
@@ -114,6 +121,12 @@ def _follower(context: Context, header: RequestHeader, request: FetchRequest) ->
 def _is_elsewhere(result: FetchedPartition) -> bool:
     """Whether the answer is not here: with another replica, or in the follower's own past."""
     return result.diverging is not None or result.preferred_replica != NO_REPLICA
+
+
+def _aborted(partition: Partition, start: Offset, records: Buffer) -> Sequence[tuple[int, int]]:
+    """The aborted transactions that have records among these."""
+    _, end = whole_batches(records, sys.maxsize)
+    return [(entry.producer_id, entry.first_offset) for entry in partition.aborted(start, Offset(end))]
 
 
 class _Fetch:
@@ -190,7 +203,7 @@ class _Fetch:
         self._reply.on_lost = self._on_lost
         for partition in self._partitions:
             if self._follower is None:
-                partition.wait(self._on_readable)
+                partition.wait(self._on_readable, only_stable=self._read_committed)
             else:
                 partition.wait_for_appends(self._on_readable)
 
@@ -263,6 +276,7 @@ class _Fetch:
 
     def _read(self, item: WantedPartition, bytes_left: int, *, at_least_one: bool) -> FetchedPartition:
         log_start, diverging, is_withheld = NO_OFFSET, None, False
+        aborted = NO_ABORTED if self._read_committed else None
         records: Buffer
         try:
             if self._is_refused:
@@ -276,7 +290,9 @@ class _Fetch:
             if self._rack and (nearer := self._nearer(partition, offset)) != NO_REPLICA:
                 return self._nothing(item, ErrorCode.none, partition.log_start, nearer)
             if self._follower is None:
-                records = partition.read(offset, bytes_max, at_least_one=at_least_one)
+                records = partition.read(offset, bytes_max, at_least_one=at_least_one, only_stable=self._read_committed)
+                if aborted is not None and records and partition.log.has_transactions:
+                    aborted = _aborted(partition, offset, records)
             else:
                 log_start = partition.log_start  # Also with an error: a follower that is too far behind begins there.
                 diverging = partition.on_follower_fetch(*self._follower, offset, LeaderEpoch(item.last_fetched_epoch))
@@ -296,7 +312,7 @@ class _Fetch:
             partition.last_stable_offset,
             partition.log_start,
             records,
-            self._read_committed,
+            aborted,
             diverging,
         )
 
@@ -339,10 +355,8 @@ class _Fetch:
     def _nothing(
         self, item: WantedPartition, code: ErrorCode, log_start: Offset = NO_OFFSET, preferred: int = NO_REPLICA
     ) -> FetchedPartition:
-        nothing = NO_OFFSET
-        return FetchedPartition(
-            item.partition, code, nothing, nothing, log_start, b"", self._read_committed, None, preferred
-        )
+        nothing, aborted = NO_OFFSET, NO_ABORTED if self._read_committed else None
+        return FetchedPartition(item.partition, code, nothing, nothing, log_start, b"", aborted, None, preferred)
 
     def _answer(self, results: list[FetchedPartition]) -> None:
         if self._timer is not None:

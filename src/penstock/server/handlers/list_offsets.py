@@ -1,5 +1,6 @@
 """ListOffsets: first, last or by-time offset of each partition.
 
+v2 adds the isolation level: for read_committed the last offset is the last stable one, and nothing behind it is found.
 v4 adds leader-epoch checks (KIP-320), v7 the record with the largest timestamp (-3), v8 the earliest local (-4) and v9
 the last tiered offset (-5): without tiered storage all is local and nothing tiered, which is answered as Kafka does. By
 time looks up the sparse indexes, scans one gap, and looks through one batch. A batch that claims a time which none of
@@ -28,11 +29,15 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
+ISOLATION_VERSION = 2
+READ_COMMITTED = 1
+
 NOTHING = TimestampOffset(NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
 
 
 @handler(ApiKey.LIST_OFFSETS, versions=range(1, 12))
 async def list_offsets(context: Context, header: RequestHeader, request: Struct) -> Struct:
+    only_stable = header.version >= ISOLATION_VERSION and request.isolation_level == READ_COMMITTED
     seen: set[tuple[str, int]] = set()
     repeated = set()
     for topic in request.topics:
@@ -46,7 +51,13 @@ async def list_offsets(context: Context, header: RequestHeader, request: Struct)
             Struct(
                 name=topic.name,
                 partitions=[
-                    await _list_partition(context, topic.name, item, (topic.name, item.partition_index) in repeated)
+                    await _list_partition(
+                        context,
+                        topic.name,
+                        item,
+                        is_repeated=(topic.name, item.partition_index) in repeated,
+                        only_stable=only_stable,
+                    )
                     for item in topic.partitions
                 ],
             )
@@ -55,13 +66,15 @@ async def list_offsets(context: Context, header: RequestHeader, request: Struct)
     )
 
 
-async def _list_partition(context: Context, topic: str, item: Struct, is_repeated: bool) -> Struct:
+async def _list_partition(
+    context: Context, topic: str, item: Struct, *, is_repeated: bool, only_stable: bool
+) -> Struct:
     try:
         if is_repeated:
             raise Refused(ErrorCode.invalid_request, "the partition is asked for twice")
         partition = context.partitions.leader(topic, item.partition_index)
         partition.check_epoch(item.current_leader_epoch)
-        found = await _look_up(context, partition, item.timestamp)
+        found = await _look_up(context, partition, item.timestamp, only_stable)
         code = ErrorCode.none
     except Refused as refused:
         found, code = NOTHING, refused.code
@@ -78,11 +91,11 @@ async def _list_partition(context: Context, topic: str, item: Struct, is_repeate
     )
 
 
-async def _look_up(context: Context, partition: Partition, timestamp: int) -> TimestampOffset:
+async def _look_up(context: Context, partition: Partition, timestamp: int, only_stable: bool) -> TimestampOffset:
+    end = partition.last_stable_offset if only_stable else partition.high_watermark
     if timestamp == LATEST:
         partition.check_settled()
-        # Without transactions the last stable offset of read_committed is the high watermark.
-        return TimestampOffset(NO_TIMESTAMP, partition.high_watermark, partition.leader_epoch)
+        return TimestampOffset(NO_TIMESTAMP, end, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return TimestampOffset(NO_TIMESTAMP, partition.log_start, partition.epoch_at(partition.log_start))
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
@@ -95,7 +108,7 @@ async def _look_up(context: Context, partition: Partition, timestamp: int) -> Ti
     partition.check_settled()
     if timestamp < 0:
         raise Refused(ErrorCode.unsupported_version, f"timestamp {timestamp} has no meaning")
-    return await _by_time(context, partition, timestamp, partition.high_watermark)
+    return await _by_time(context, partition, timestamp, end)
 
 
 async def _by_time(context: Context, partition: Partition, timestamp: int, end: Offset) -> TimestampOffset:
