@@ -1,7 +1,7 @@
-"""FindCoordinator: the broker that a group's requests go to.
+"""FindCoordinator: the broker that a group's requests go to, or a transactional producer's.
 
-v1 adds the key type, v4 asks for many at once (KIP-699). Groups only: type 1 (transactions) and 2 (share groups) are
-not served yet and refused. `__consumer_offsets` is made when the first group is looked for.
+v1 adds the key type, v4 asks for many at once (KIP-699). Type 2 (share groups) is not served yet and refused. The topic
+of a coordinator is made when the first one is looked for.
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ from penstock.server.context import Context
 from penstock.wire.codec import Struct
 
 GROUP = 0
+TRANSACTION = 1
 BATCH_VERSION = 4
 
 
@@ -27,11 +28,16 @@ async def find_coordinator(context: Context, header: RequestHeader, request: Str
 async def _find(context: Context, key: str, key_type: int) -> dict[str, Any]:
     """The fields that say where the coordinator is, or why there is none."""
     try:
-        if key_type != GROUP:
+        if key_type == GROUP:
+            if not key:
+                raise Refused(ErrorCode.invalid_group_id, "the group id is empty")
+            broker = await context.groups.find(key)
+        elif key_type == TRANSACTION:
+            if not key:
+                raise Refused(ErrorCode.invalid_request, "the transactional id is empty")
+            broker = await context.txns.find(key)
+        else:
             raise Refused(ErrorCode.invalid_request, f"coordinators of type {key_type} are not served")
-        if not key:
-            raise Refused(ErrorCode.invalid_group_id, "the group id is empty")
-        broker = await context.groups.find(key)
     except Refused as refused:
         code, message = refused.code, refused.message or None
         return {"node_id": NO_NODE, "host": "", "port": -1, "error_code": code, "error_message": message}
