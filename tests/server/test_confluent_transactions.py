@@ -1,0 +1,130 @@
+"""Transactions of a real client (librdkafka): commit, abort, shutting out, timeouts, offsets, handing over."""
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from penstock.testing import EmbeddedBroker, broker
+
+TIMEOUT_S = 60.0
+_numbers = itertools.count()
+
+# All of one broker, which serves a few hundred short transactions in passing.
+SETTINGS = {"transaction.state.log.num.partitions": 4, "offsets.topic.num.partitions": 4}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[EmbeddedBroker]:
+    with broker(SETTINGS) as running:
+        yield running
+
+
+def producer_on(served: EmbeddedBroker, transactional_id: str, **config: object) -> Producer:
+    settings = {
+        "bootstrap.servers": served.bootstrap_servers,
+        "transactional.id": transactional_id,
+        "linger.ms": 0,
+    }
+    producer = Producer({**settings, **config})
+    producer.init_transactions(TIMEOUT_S)
+    return producer
+
+
+def unique(name: str) -> str:
+    return f"{name}-{next(_numbers)}"
+
+
+def read(
+    served: EmbeddedBroker, topic: str, *, count: int, is_committed: bool = True, partitions: int = 1
+) -> list[str]:
+    """The first `count` values, and those that come with them in half a second more."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": served.bootstrap_servers,
+            "group.id": unique("reader"),
+            "isolation.level": "read_committed" if is_committed else "read_uncommitted",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    values: list[str] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    try:
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is not None:
+                assert message.error() is None
+                values.append(message.value().decode())
+            elif len(values) >= count:
+                break
+    finally:
+        consumer.close()
+    return sorted(values)
+
+
+def test_committed_records_are_read_and_aborted_ones_are_not(served: EmbeddedBroker) -> None:
+    topic = served.create_topic(partitions=3)
+    producer = producer_on(served, unique("tx"))
+    for number in range(10):
+        producer.begin_transaction()
+        for partition in range(3):
+            producer.produce(topic, f"{number}-{partition}", partition=partition)
+        if number % 2:
+            producer.flush()
+            producer.abort_transaction(TIMEOUT_S)
+        else:
+            producer.commit_transaction(TIMEOUT_S)
+    committed = sorted(f"{number}-{partition}" for number in range(0, 10, 2) for partition in range(3))
+    assert read(served, topic, count=15, partitions=3) == committed
+    assert len(read(served, topic, count=30, is_committed=False, partitions=3)) == 30
+
+
+def test_an_open_transaction_is_not_read(served: EmbeddedBroker) -> None:
+    topic = served.create_topic()
+    writing, later = producer_on(served, unique("tx")), producer_on(served, unique("tx"))
+    writing.begin_transaction()
+    writing.produce(topic, "open")
+    writing.flush()
+    later.begin_transaction()
+    later.produce(topic, "later")
+    later.commit_transaction(TIMEOUT_S)
+    assert read(served, topic, count=0) == []
+    assert read(served, topic, count=2, is_committed=False) == ["later", "open"]
+    writing.commit_transaction(TIMEOUT_S)
+    assert read(served, topic, count=2) == ["later", "open"]
+
+
+def test_a_producer_that_was_replaced_is_shut_out(served: EmbeddedBroker) -> None:
+    topic, name = served.create_topic(), unique("tx")
+    old = producer_on(served, name)
+    old.begin_transaction()
+    old.produce(topic, "old")
+    old.flush()
+    new = producer_on(served, name)
+    with pytest.raises(KafkaException) as refused:
+        old.commit_transaction(TIMEOUT_S)
+    assert refused.value.args[0].code() == KafkaError._FENCED
+    new.begin_transaction()
+    new.produce(topic, "new")
+    new.commit_transaction(TIMEOUT_S)
+    assert read(served, topic, count=1) == ["new"]
+
+
+def test_a_transaction_that_takes_too_long_is_aborted(served: EmbeddedBroker) -> None:
+    topic, name = served.create_topic(), unique("tx")
+    slow = producer_on(served, name, **{"transaction.timeout.ms": 60_000})
+    slow.begin_transaction()
+    slow.produce(topic, "slow")
+    slow.flush()
+    served.advance(70)
+    quick = producer_on(served, unique("tx"))
+    quick.begin_transaction()
+    quick.produce(topic, "quick")
+    quick.commit_transaction(TIMEOUT_S)
+    assert read(served, topic, count=1) == ["quick"]
+    with pytest.raises(KafkaException):
+        slow.commit_transaction(TIMEOUT_S)
