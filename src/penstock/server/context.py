@@ -38,5 +38,5 @@ class Context:
     forwarder: Forwarder  # For clients' requests that are the controller's.
     topic_creator: TopicCreator  # For topics that this broker needs.
     record_work: RecordWork  # For what takes long with single records.
-    txn_verification: TxnVerification | None = None  # Whether transactions are ongoing at their coordinators.
+    txn_verification: TxnVerification  # Whether transactions are ongoing at their coordinators.
     quotas: ClientQuotas  # `.active` is None while there are none.

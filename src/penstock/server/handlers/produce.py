@@ -126,8 +126,6 @@ def _partition(context: Context, item: ProducedPartition) -> Partition:
 def _unverified(context: Context, header: RequestHeader, request: ProduceRequest) -> Mapping[int, Unverified]:
     """The batches that begin a transaction in their partitions."""
     found: dict[int, Unverified] = {}
-    if context.txn_verification is None:
-        return found
     for number, item in enumerate(request.partitions):
         if item.records is None or len(item.records) < HEADER_BYTES:
             continue
@@ -180,7 +178,6 @@ async def _verify(
     verdicts: dict[int, Checked | Refused],
 ) -> None:
     """Ask the coordinator, and note for each batch what that means for it."""
-    assert context.txn_verification is not None
     assert request.transactional_id is not None
     producers = {item.producer for item in unverified.values()}
     wanted = {item.partition for number, item in unverified.items() if not isinstance(verdicts.get(number), Refused)}
@@ -250,8 +247,6 @@ def _append(
 ) -> tuple[Partition, Appended]:
     if request.acks not in ACKS_VALID:
         raise Refused(ErrorCode.invalid_required_acks, f"acks={request.acks}, -1, 0 and 1 are allowed")
-    if request.transactional_id is not None and context.txn_verification is None:
-        raise Refused(ErrorCode.transactional_id_authorization_failed, "transactions are not served yet")
     try:
         partition = _partition(context, item)
         if request.acks == ACKS_ALL:
