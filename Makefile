@@ -15,8 +15,10 @@ help: ## Show the targets.
 run: .venv/core.stamp ## Start a broker on localhost:9092, with its data in ./penstock-data.
 	@$(BIN)/penstock serve
 
+# Faults are measured, so they have the machine for themselves; the rest shares two processors.
 test: .venv/dev.stamp ## Run all tests.
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --ignore tests/faults
+	$(BIN)/python -m pytest tests/faults
 
 faults: .venv/dev.stamp ## Run all fault tests, also those that take minutes. HOURS=3: random mixes for so long.
 	PENSTOCK_FAULT_HOURS=$(HOURS) $(BIN)/python -m pytest tests/faults -m ""

@@ -2,11 +2,12 @@
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from compat.missing_parts import MISSING
+from compat.missing_parts import missing_parts
 from local_zookeeper import zookeeper_ensemble
 from penstock.local.zookeeper import ZooKeeperEnsemble
 
@@ -19,11 +20,20 @@ settings.load_profile("penstock")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What one process has to run, in order, when there are several: a file, or all that shares the clients' records."""
+    compat = Path(__file__).parent / "compat"
+    for item in items:
+        group = compat if item.path.is_relative_to(compat) else item.path
+        item.add_marker(pytest.mark.xdist_group(group.name))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if MISSING:
+    missing = missing_parts(terminalreporter)
+    if missing:
         terminalreporter.section("COMPAT PARTS MISSING", red=True, bold=True)
-        for part, reason in MISSING.items():
-            terminalreporter.line(f"{part}: {reason}", red=True)
+        for part in missing:
+            terminalreporter.line(part, red=True)
         terminalreporter.line("Nothing is proved about these.", red=True)
 
 

@@ -17,7 +17,7 @@ from ports import free_port
 from .conftest import PENSTOCK, TIMEOUT_S, run_penstock
 
 IDLE_MB_MAX = 80
-START_S_MAX = 0.5
+START_S_MAX = 0.8  # 0.3 on a quiet machine; a neighbour on the same core doubles it
 
 
 def test_welcome_has_three_lines_that_work(broker: BrokerProcess) -> None:

@@ -10,7 +10,7 @@ from penstock.local import java
 
 from .parts.cache import PartMissing
 
-MISSING: dict[str, str] = {}
+PART_MISSING = "COMPAT PART MISSING: "
 
 
 @contextmanager
@@ -19,7 +19,13 @@ def skip_when_missing(part: str) -> Iterator[None]:
     try:
         yield
     except (PartMissing, java.PartMissing) as error:
-        MISSING[part] = str(error)
         if os.environ.get("PENSTOCK_COMPAT_STRICT"):
             raise
-        pytest.skip(f"COMPAT PART MISSING: {part}: {str(error).splitlines()[0]}")
+        pytest.skip(f"{PART_MISSING}{part}: {str(error).splitlines()[0]}")
+
+
+def missing_parts(terminalreporter: pytest.TerminalReporter) -> list[str]:
+    """Read from the reports, which come from all processes that ran tests."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = (report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple))
+    return sorted({reason.partition(PART_MISSING)[2] for reason in reasons if PART_MISSING in reason})

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from compat.missing_parts import MISSING
+from compat.missing_parts import PART_MISSING
 
 from .broker_cluster import BROKERS, BrokerCluster, broker_cluster
 from .hosts import Hosts, open_hosts
@@ -23,8 +23,7 @@ def hosts() -> Iterator[Hosts]:
     try:
         hosts = opened.__enter__()
     except OSError as error:
-        MISSING["network namespaces"] = str(error)
-        pytest.skip(f"no network namespaces here: {error}")
+        pytest.skip(f"{PART_MISSING}network namespaces: {error}")
     yield hosts
     opened.__exit__(None, None, None)
 
