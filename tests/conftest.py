@@ -21,7 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one process has to run, in order, when there are several: a file, or all that shares the clients' records."""
+    """What one of several processes has to run, in order: a file, or all that shares the records of the clients."""
     compat = Path(__file__).parent / "compat"
     for item in items:
         group = compat if item.path.is_relative_to(compat) else item.path
