@@ -1,8 +1,6 @@
 """DescribeTransactions: how far transactional ids are, and what their open transactions write to (KIP-664)."""
 
 from penstock.base.errors import ErrorCode, Refused
-from penstock.base.types import NO_TIMESTAMP
-from penstock.coordinator.txn.metadata import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from penstock.server.api import ApiKey, RequestHeader, handler
 from penstock.server.context import Context
 from penstock.wire.codec import Struct
@@ -27,9 +25,9 @@ def _described(context: Context, transactional_id: str) -> Struct:
             transactional_id=transactional_id,
             transaction_state="",
             transaction_timeout_ms=0,
-            transaction_start_time_ms=NO_TIMESTAMP,
-            producer_id=NO_PRODUCER_ID,
-            producer_epoch=NO_PRODUCER_EPOCH,
+            transaction_start_time_ms=0,  # As Kafka, and not -1: there are readers that take it for a time.
+            producer_id=0,
+            producer_epoch=0,
             topics=[],
         )
     by_topic: dict[str, list[int]] = {}
