@@ -19,6 +19,7 @@ from penstock.coordinator.group import records
 from penstock.coordinator.group.commands import (
     CommitOffsets,
     CommitTxnOffsets,
+    DeleteOffsets,
     FetchOffsets,
     PartitionCommit,
     TopicCommit,
@@ -32,19 +33,22 @@ from penstock.storage.fs import PosixFileSystem
 from penstock.storage.log_manager import LogManager
 
 TP = TopicPartition("__consumer_offsets", 0)
+OS = TopicConfig(durability="os")
 UNSTABLE = ErrorCode.unstable_offset_commit
 
 
 class Coordinator:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, config: TopicConfig = OS) -> None:
         fs, clock = PosixFileSystem(), SystemClock()
         logs = LogManager(config=BrokerConfig(data_dir=str(directory)), fs=fs, clock=clock)
         logs.start()
+        logs.high_watermark_of = lambda tp: self.partition.high_watermark
+        self.logs = logs
         self.partition = Partition(
             topic_partition=TP,
             topic_id=UUID(int=1),
             node_id=NodeId(1),
-            partition_log=logs.open(TP, UUID(int=1), TopicConfig(durability="os")),
+            partition_log=logs.open(TP, UUID(int=1), config),
             logs=logs,
             fs=fs,
             clock=clock,
@@ -83,6 +87,15 @@ class Coordinator:
             command = CommitTxnOffsets(group_id="g", topics=topics, producer=TransactionalProducer(pid, epoch, guard))
             self.runner.run(lambda now: shard.commit_txn_offsets(command, answers.append, now))
         return answers[0].topics[0].partitions[0].error_code
+
+    def delete(self, partition: int) -> None:
+        command = DeleteOffsets(group_id="g", topics=(TopicPartitions("t", (partition,)),))
+        self.runner.run(lambda now: self.runner.shard.delete_offsets(command, lambda reply: None))
+
+    async def compact(self) -> None:
+        self.logs.commit.request(self.partition.log)
+        await self.logs.commit.finish(self.partition.log)
+        await self.logs.cleaner.clean_all()
 
     def end(self, pid: int, *, is_commit: bool = True, epoch: int = 0) -> None:
         self.partition.append_marker(

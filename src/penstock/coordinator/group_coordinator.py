@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from penstock.base.clock import Clock
 from penstock.base.config import BrokerConfig
+from penstock.base.errors import ErrorCode, Refused
 from penstock.base.timers import TimerWheel
 from penstock.cluster.image import EMPTY_IMAGE, BrokerRegistration, ClusterImage
 from penstock.cluster.metadata import Metadata
@@ -19,6 +20,7 @@ from penstock.coordinator.group.pending_offsets import PendingBudget
 from penstock.coordinator.image_topics import ImageTopics
 from penstock.coordinator.runtime import CoordinatorRuntime, CoordinatorTopic, CreateTopics
 from penstock.partition.manager import PartitionManager
+from penstock.partition.partition import Partition
 from penstock.storage.fs import FileSystem
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -129,6 +131,13 @@ class GroupCoordinator:
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that the group belongs to."""
         return self._runtime.partition_for(group_id)
+
+    def led_partition(self, group_id: str) -> Partition:
+        """The same, to be written to. Refused when this broker cannot answer for the group, or not yet."""
+        runner = self._runtime.runner(group_id)
+        if not runner.is_loaded:
+            raise Refused(ErrorCode.coordinator_load_in_progress)
+        return runner.partition
 
     async def find(self, group_id: str) -> BrokerRegistration:
         """The broker that coordinates the group; the topic behind it is made when it is first needed."""

@@ -7,12 +7,12 @@ Topics that do not exist are refused, as the offset would never be read.
 from uuid import UUID
 
 from penstock.base.errors import ErrorCode, Refused
-from penstock.base.types import LeaderEpoch, Offset
-from penstock.coordinator.group.commands import CommitOffsets, PartitionCommit, TopicCommit
-from penstock.coordinator.group.replies import CommitReply, PartitionResult, TopicResult
+from penstock.coordinator.group.commands import CommitOffsets
+from penstock.coordinator.group.replies import CommitReply
 from penstock.server.api import ApiKey, RequestHeader, handler
 from penstock.server.context import Context
-from penstock.wire.codec import ZERO_UUID, Struct
+from penstock.server.offset_commits import all_refused, commit_of, fill, refused
+from penstock.wire.codec import Struct
 
 TOPIC_ID_VERSION = 10
 
@@ -25,11 +25,9 @@ async def offset_commit(context: Context, header: RequestHeader, request: Struct
         answer = Struct(name=name, topic_id=topic.topic_id, partitions=[])
         answers.append(answer)
         if code is ErrorCode.none:
-            known.append(_commit(context, name, topic, answer))
+            known.append(commit_of(context.metadata.image.topics[name], topic, answer))
         else:
-            answer.partitions = [
-                Struct(partition_index=item.partition_index, error_code=code) for item in topic.partitions
-            ]
+            answer.partitions = all_refused(topic, code)
     command = CommitOffsets(
         group_id=request.group_id,
         member_id=request.member_id,
@@ -43,14 +41,10 @@ async def offset_commit(context: Context, header: RequestHeader, request: Struct
         reply = await context.groups.call(
             request.group_id, lambda shard, token, now: shard.commit_offsets(command, token, now)
         )
-    except Refused as refused:
-        reply = _refused(command, refused.code)
+    except Refused as error:
+        reply = refused(command.topics, error.code)
     assert isinstance(reply, CommitReply)
-    by_name = {answer.name: answer for answer in answers}
-    for result in reply.topics:
-        by_name[result.name].partitions += [
-            Struct(partition_index=partition, error_code=code) for partition, code in result.partitions
-        ]
+    fill(answers, reply)
     return Struct(topics=answers)
 
 
@@ -61,33 +55,3 @@ def _named(context: Context, version: int, topic: Struct) -> tuple[str, ErrorCod
         return ("", ErrorCode.unknown_topic_id) if found is None else (found.name, ErrorCode.none)
     exists = topic.name in context.metadata.image.topics
     return topic.name, ErrorCode.none if exists else ErrorCode.unknown_topic_or_partition
-
-
-def _commit(context: Context, name: str, topic: Struct, answer: Struct) -> TopicCommit:
-    """The commit of one topic; partitions that it does not have are answered at once."""
-    image = context.metadata.image.topics[name]
-    partitions = []
-    for item in topic.partitions:
-        if not 0 <= item.partition_index < len(image.partitions):
-            answer.partitions.append(
-                Struct(partition_index=item.partition_index, error_code=ErrorCode.unknown_topic_or_partition)
-            )
-            continue
-        partitions.append(
-            PartitionCommit(
-                item.partition_index,
-                Offset(item.committed_offset),
-                LeaderEpoch(item.committed_leader_epoch),
-                item.committed_metadata,
-            )
-        )
-    return TopicCommit(name, tuple(partitions), image.topic_id or ZERO_UUID)
-
-
-def _refused(command: CommitOffsets, code: ErrorCode) -> CommitReply:
-    return CommitReply(
-        topics=tuple(
-            TopicResult(topic.name, tuple(PartitionResult(item.partition, code) for item in topic.partitions))
-            for topic in command.topics
-        )
-    )
