@@ -65,6 +65,7 @@ class PartitionManager:
         self._topics: dict[str, TopicImage] = {}  # As last applied.
         self._defaults = config.topic_defaults
         logs.high_watermark_of = lambda tp: self._partitions[tp].high_watermark
+        logs.last_stable_offset_of = lambda tp: self._partitions[tp].last_stable_offset
         logs.replicated_high_watermarks = self._replicated_high_watermarks
 
     def __iter__(self) -> Iterator[Partition]:

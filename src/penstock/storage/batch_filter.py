@@ -1,7 +1,8 @@
 """One batch without the records that compaction drops: byte for byte what it was, but for those.
 
 Offsets, sequence numbers, codec and the batch's last offset stay. What Kafka calls the delete horizon, the time from
-which tombstones may go, stands in `base_timestamp` once a pass has seen the batch, and attribute bit 6 says so.
+which tombstones and markers of nothing may go, stands in `base_timestamp` once a pass has seen the batch, and attribute
+bit 6 says so.
 """
 
 import struct
@@ -86,26 +87,39 @@ def keys_of(header: BatchHeader, batch: memoryview, decompressed_bytes_max: int)
     return [(record.key, record.offset) for record in raw_records(header, payload) if record.key is not None]
 
 
-def filtered(header: BatchHeader, batch: memoryview, rules: Pass, *, keep_empty: bool) -> Buffer | None:
+def filtered(
+    header: BatchHeader, batch: memoryview, rules: Pass, *, keep_empty: bool, is_hollow: bool = False
+) -> Buffer | None:
     """The batch as it goes into the compacted segment; None when nothing of it does.
 
-    `keep_empty` keeps the header of a batch that loses all its records: its sequence numbers are still needed.
+    `keep_empty` keeps the header of a batch that loses all its records: its sequence numbers or its epoch are still
+    needed. `is_hollow`: the transaction that it belongs to was aborted; or it is a marker, of one with nothing left.
     """
-    if header.is_control or header.base_offset >= rules.end:
+    if header.base_offset >= rules.end:
         return batch
     if header.records_count == 0:
         return batch if keep_empty else None
+    if header.is_control and not is_hollow:
+        return batch
+    if is_hollow and not header.is_control:
+        return _empty(header) if keep_empty else None
     payload = plain_payload(header, batch[HEADER_BYTES:], rules.decompressed_bytes_max)
     has_horizon = bool(header.attributes & DELETE_HORIZON_MASK)
     keep_tombstones = not has_horizon or rules.now_ms < header.base_timestamp
+    if header.is_control:
+        if not has_horizon:
+            horizon_ms = rules.now_ms + rules.delete_retention_ms
+            return _rebuilt(header, memoryview(payload), list(raw_records(header, payload)), horizon_ms)
+        return batch if keep_tombstones else _empty(header) if keep_empty else None
     kept = [record for record in raw_records(header, payload) if _is_kept(record, rules, keep_tombstones)]
     if not kept:
         return _empty(header) if keep_empty else None
     needs_horizon = not has_horizon and any(record.is_tombstone for record in kept)
     if len(kept) == header.records_count and not needs_horizon:
         return batch
-    horizon_ms = rules.now_ms + rules.delete_retention_ms if needs_horizon else None
-    return _rebuilt(header, memoryview(payload), kept, horizon_ms)
+    return _rebuilt(
+        header, memoryview(payload), kept, rules.now_ms + rules.delete_retention_ms if needs_horizon else None
+    )
 
 
 def _is_kept(record: RawRecord, rules: Pass, keep_tombstones: bool) -> bool:

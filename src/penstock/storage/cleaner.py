@@ -45,7 +45,7 @@ class CleanerHost(NamedTuple):
     """What the cleaner needs of those who own the logs."""
 
     logs: Mapping[TopicPartition, Log]
-    high_watermark_of: Callable[[TopicPartition], Offset]
+    last_stable_offset_of: Callable[[TopicPartition], Offset]
     # Resolves when everything below an offset is synced and the recovery point is there: above it a gap is a loss.
     secure: Callable[[Log, Offset], Awaitable[None]]
     remove_later: Callable[[list[str], int], None]
@@ -125,7 +125,7 @@ class Cleaner:
             partition_log.config,
             cleaned_to=self.cleaned_to.get(topic_partition),
             log_start=partition_log.log_start,
-            limit=self._host.high_watermark_of(topic_partition),
+            limit=self._host.last_stable_offset_of(topic_partition),
             now_ms=self._clock.now_ms(),
         )
 
@@ -155,6 +155,9 @@ class Cleaner:
         _check_alive(partition_log)
         segments = {closed: of for closed, of in _closed_segments(partition_log) if closed.base_offset < dirty.end}
         bytes_before = sum(closed.size for closed in segments)
+        aborted = None
+        if partition_log.has_transactions:
+            aborted = partition_log.aborted(partition_log.segments[0].base_offset, dirty.end)
         compaction = Compaction(
             fs=self._fs,
             directory=partition_log.directory,
@@ -165,6 +168,7 @@ class Cleaner:
             now_ms=self._clock.now_ms(),
             decompressed_bytes_max=self._decompressed_bytes_max,
             entries_max=self._entries_max,
+            aborted=aborted,
         )
         await self._drive(compaction.learn(), partition_log)
         bytes_after = 0

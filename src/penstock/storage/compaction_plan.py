@@ -53,7 +53,7 @@ def dirty_part(
     limit: Offset,
     now_ms: int,
 ) -> Dirty:
-    """What is dirty of a log's closed segments, below `limit` (the high watermark)."""
+    """What is dirty of a log's closed segments, below `limit` (the last stable offset)."""
     log_end = segments[-1].end_offset if segments else log_start
     first_dirty = log_start if cleaned_to is None or not log_start <= cleaned_to <= log_end else cleaned_to
     clean_bytes = dirty_bytes = 0

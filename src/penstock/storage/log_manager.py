@@ -64,6 +64,7 @@ class LogManager:
         self.offline: str | None = None  # Why the directory takes no more writes.
         self.on_offline: Callable[[], None] = lambda: None
         self.high_watermark_of: Callable[[TopicPartition], Offset] = lambda tp: self.logs[tp].synced_end
+        self.last_stable_offset_of: Callable[[TopicPartition], Offset] = lambda tp: self.high_watermark_of(tp)
         # Of partitions with other replicas, to be found again after a restart.
         self.replicated_high_watermarks: Callable[[], dict[TopicPartition, Offset]] = dict
         self.commit = GroupCommit(fs=fs, on_failure=self._on_sync_failed)
@@ -85,7 +86,7 @@ class LogManager:
             clock=clock,
             host=CleanerHost(
                 logs=self.logs,
-                high_watermark_of=lambda tp: self.high_watermark_of(tp),
+                last_stable_offset_of=lambda tp: self.last_stable_offset_of(tp),
                 secure=self._secure,
                 remove_later=self.remove_later,
                 take_offline=self.take_offline,
