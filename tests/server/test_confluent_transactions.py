@@ -128,3 +128,22 @@ def test_a_transaction_that_takes_too_long_is_aborted(served: EmbeddedBroker) ->
     assert read(served, topic, count=1) == ["quick"]
     with pytest.raises(KafkaException):
         slow.commit_transaction(TIMEOUT_S)
+
+
+def test_offsets_are_committed_with_the_transaction(served: EmbeddedBroker) -> None:
+    source, target, group = served.create_topic(), served.create_topic(), unique("group")
+    consumer = Consumer({"bootstrap.servers": served.bootstrap_servers, "group.id": group, "enable.auto.commit": False})
+    producer = producer_on(served, unique("tx"))
+    for offset, is_commit in ((5, True), (9, False)):
+        producer.begin_transaction()
+        producer.produce(target, str(offset))
+        offsets = [TopicPartition(source, 0, offset)]
+        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), TIMEOUT_S)
+        if is_commit:
+            producer.commit_transaction(TIMEOUT_S)
+        else:
+            producer.abort_transaction(TIMEOUT_S)
+        (found,) = consumer.committed([TopicPartition(source, 0)], TIMEOUT_S)
+        assert found.offset == 5
+    assert read(served, target, count=1) == ["5"]
+    consumer.close()

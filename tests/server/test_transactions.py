@@ -82,9 +82,14 @@ class Producer:
         )
 
     async def state(self) -> str:
-        answer = await self.client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[self.transactional_id])
-        (described,) = answer.transaction_states
-        return str(described.transaction_state) if described.error_code == 0 else f"error {described.error_code}"
+        while True:
+            answer = await self.client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[self.transactional_id])
+            (described,) = answer.transaction_states
+            if described.error_code == 0:
+                return str(described.transaction_state)
+            if described.error_code != 14:  # Of another partition of the coordinator than the one used so far.
+                return f"error {described.error_code}"
+            await asyncio.sleep(0.01)
 
     async def until(self, state: str) -> None:
         async with asyncio.timeout(30):

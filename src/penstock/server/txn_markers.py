@@ -21,7 +21,7 @@ from penstock.wire.codec import Struct
 log = get_logger(__name__)
 
 VERSION = 2
-REPLY_S_MAX = 30.0  # Kafka's request.timeout.ms. The leader waits for its followers.
+REPLY_S_MAX = 40.0  # Longer than the leader waits for its followers: it answers for the others then.
 RETRY_S_MIN, RETRY_S_MAX = 0.05, 1.0  # A new leader is there within seconds; it is asked again soon after.
 PARTITIONS_MAX = 2_000  # In one request: some hundred kilobytes, and not a tenth of a second of the leader's time.
 # An image may be behind the one that the partition was added under. One that lacks a topic for so long is not.

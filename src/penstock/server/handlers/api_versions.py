@@ -21,6 +21,9 @@ METADATA_VERSION = 25
 # The Java client and the tools take the new group protocol for finalized at 1, as ConsumerGroupHeartbeat is served.
 GROUP_VERSION = 1
 
+# With 2, Java and franz-go leave it to the leaders to add partitions, and get a new epoch at every end (KIP-890).
+TRANSACTION_VERSION = 2
+
 
 def _range(api: Api) -> Struct:
     return Struct(api_key=int(api.key), min_version=api.advertised_min, max_version=api.versions.stop - 1)
@@ -39,11 +42,17 @@ def api_versions(context: Context, header: RequestHeader, request: Struct) -> St
         supported_features=[
             Struct(name="group.version", min_version=1, max_version=GROUP_VERSION),
             Struct(name="metadata.version", min_version=1, max_version=METADATA_VERSION),
+            Struct(name="transaction.version", min_version=0, max_version=TRANSACTION_VERSION),
         ],
         finalized_features_epoch=0,
         finalized_features=[
             Struct(name="group.version", min_version_level=GROUP_VERSION, max_version_level=GROUP_VERSION),
             Struct(name="metadata.version", min_version_level=METADATA_VERSION, max_version_level=METADATA_VERSION),
+            Struct(
+                name="transaction.version",
+                min_version_level=TRANSACTION_VERSION,
+                max_version_level=TRANSACTION_VERSION,
+            ),
         ],
     )
 
