@@ -375,3 +375,37 @@ def test_markers_wait_until_the_decision_is_durable(tmp_path: Path) -> None:
         producer.client.close()
 
     run(scenario, tmp_path, **FEW)
+
+
+def test_markers_go_to_the_leaders_on_other_brokers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = MemoryStore()
+        async with (
+            running_broker(tmp_path / "1", store, node_id=1, **FEW) as one,
+            running_broker(tmp_path / "2", store, node_id=2, **FEW) as two,
+        ):
+            brokers = {1: one, 2: two}
+            await one.create_topic("t", partitions=4)
+            first = await producer_on(one)
+            found = await first.client.ask(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=["tx"], key_type=1)
+            coordinator = brokers[found.coordinators[0].node_id]
+            other = brokers[3 - found.coordinators[0].node_id]
+            producer = Producer(await coordinator.connect())
+            # Who does not coordinate it says so.
+            wrong = await other.connect()
+            answer = await wrong.ask(
+                ApiKey.END_TXN, 3, transactional_id="tx", producer_id=1, producer_epoch=0, committed=True
+            )
+            assert answer.error_code == 16
+            assert (await producer.init()).error_code == 0
+            assert await producer.add("t", 0, 1, 2, 3) == 0
+            assert (await producer.end(is_commit=True)).error_code == 0
+            await producer.until("CompleteCommit")
+            leaders = [state.leader for state in one.broker.metadata.image.topics["t"].partitions]
+            assert set(leaders) == {1, 2}
+            for number, leader in enumerate(leaders):
+                assert [marker.is_commit for marker, _, _ in markers_of(brokers[leader], "t", number)] == [True]
+            for client in (first.client, producer.client, wrong):
+                client.close()
+
+    asyncio.run(scenario())

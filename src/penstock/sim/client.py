@@ -127,7 +127,7 @@ class SimClient(asyncio.Protocol):
         self, partition: TopicPartition, batch: bytes | bytearray, *, within_s: float = REPLY_TIMEOUT_S
     ) -> ProduceReply:
         """The reply to one batch with acks=-1."""
-        reply = await self._ask(*PRODUCE, produce_body(partition, batch), ProduceResponse, within_s)
+        reply = await self.ask_packed(*PRODUCE, produce_body(partition, batch), ProduceResponse, within_s)
         answer = reply.responses[0].partition_responses[0]
         return ProduceReply(ErrorCode(answer.error_code.value), answer.base_offset)
 
@@ -143,7 +143,7 @@ class SimClient(asyncio.Protocol):
     ) -> FetchReply:
         """Records from `offset` on; an empty reply when none came within `wait_ms`."""
         body = fetch_body(partition, offset, wait_ms, bytes_max, leader_epoch)
-        reply = await self._ask(*FETCH, body, FetchResponse, within_s)
+        reply = await self.ask_packed(*FETCH, body, FetchResponse, within_s)
         answer = reply.responses[0].partitions[0]
         records, next_offset = _records(answer.records or b"", offset)
         code = ErrorCode(answer.error_code.value)
@@ -153,7 +153,7 @@ class SimClient(asyncio.Protocol):
         """The reply to a request of kio's; NoReply when it takes longer than it may."""
         body = io.BytesIO()
         entity_writer(type(request))(body, request)
-        return await self._ask(request.__api_key__, request.__version__, body.getvalue(), reply_type, within_s)
+        return await self.ask_packed(request.__api_key__, request.__version__, body.getvalue(), reply_type, within_s)
 
     # asyncio.Protocol
 
@@ -180,9 +180,10 @@ class SimClient(asyncio.Protocol):
             if not reply.done():
                 reply.set_exception(LinkLost())
 
-    async def _ask(
+    async def ask_packed(
         self, api_key: int, version: int, body: bytes, reply_type: type[R], within_s: float = REPLY_TIMEOUT_S
     ) -> R:
+        """As `ask`, for a request that was packed by hand."""
         if self.lost or self._transport.is_closing():
             raise LinkLost
         self._sent += 1

@@ -82,22 +82,24 @@ class ClusterSimulation:
         def open_store(clock: Clock, random: Random) -> SimStore:
             return SimStore(ensemble=self.ensemble, timeout_s=scenario.session_s, clock=clock, random=random)
 
-        config = BrokerConfig(
-            node_id=NodeId(number),
-            host=HOST,
-            port=FIRST_PORT + number,
-            data_dir="data",
-            auto_create_topics_enable=False,
-            replica_lag_time_max_ms=scenario.replica_lag_ms,
-        )
         return Machine(
             loop=loop,
             seed=scenario.seed,
             trace=self.trace,
             network=self.network,
-            config=config,
+            config=self._config(number),
             name=machine_name(number),
             open_store=open_store,
+        )
+
+    def _config(self, number: int) -> BrokerConfig:
+        return BrokerConfig(
+            node_id=NodeId(number),
+            host=HOST,
+            port=FIRST_PORT + number,
+            data_dir="data",
+            auto_create_topics_enable=False,
+            replica_lag_time_max_ms=self.scenario.replica_lag_ms,
         )
 
     async def verdict(self) -> list[str]:
@@ -127,16 +129,16 @@ class ClusterSimulation:
             asyncio.create_task(self._mishaps.supervise(machine), name=machine.name)
             for machine in self.machines.values()
         ]
+        await self._create_topic()
+        contents = await self._work()
+        for task in (publishing, *lives):
+            task.cancel()
+        await asyncio.gather(publishing, *lives, return_exceptions=True)
+        return contents
+
+    async def _work(self) -> Contents:
+        """What the clients do; gives what is there when all is over."""
         scenario, workload = self.scenario, self.workload
-        await workload.create_topic(
-            TOPIC,
-            scenario.replication_factor,
-            {
-                "segment.bytes": str(scenario.segment_bytes),
-                "retention.ms": "-1",
-                "min.insync.replicas": str(scenario.min_insync_replicas),
-            },
-        )
         readers = [self._client(workload.follow(number)) for number in range(1, scenario.readers + 1)]
         idempotent = range(1, scenario.idempotent_producers + 1)
         producers = [self._client(workload.produce(number)) for number in range(1, scenario.plain_producers + 1)]
@@ -150,11 +152,19 @@ class ClusterSimulation:
         await asyncio.gather(*readers, return_exceptions=True)
         await workload.check_alive()
         await self._settle()
-        contents = await workload.read_all()
-        for task in (publishing, *lives):
-            task.cancel()
-        await asyncio.gather(publishing, *lives, return_exceptions=True)
-        return contents
+        return await workload.read_all()
+
+    async def _create_topic(self) -> None:
+        scenario = self.scenario
+        await self.workload.create_topic(
+            TOPIC,
+            scenario.replication_factor,
+            {
+                "segment.bytes": str(scenario.segment_bytes),
+                "retention.ms": "-1",
+                "min.insync.replicas": str(scenario.min_insync_replicas),
+            },
+        )
 
     async def _settle(self) -> None:
         """Wait until every replica is in sync and has everything; complain when that takes too long."""

@@ -1,0 +1,337 @@
+"""Producers that write in transactions, die in the middle of them and are replaced; readers of what is committed."""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from random import Random
+from typing import TypeVar
+
+from penstock.base.clock import Clock
+from penstock.base.errors import ErrorCode
+from penstock.base.types import TopicPartition
+from penstock.sim.client import LinkLost, NoReply, SimClient
+from penstock.sim.cluster_workload import RECOVERY_S, RETRIABLE, RETRY_S, UNREADABLE
+from penstock.sim.network import SimNetwork
+from penstock.sim.router import Router
+from penstock.sim.trace import Trace
+from penstock.sim.txn_history import Outcome, Records, Txn, TxnHistory
+from penstock.sim.txn_requests import (
+    Committed,
+    Identity,
+    add_partition,
+    end_txn,
+    fetch_committed,
+    find_coordinator,
+    init_producer_id,
+    produce,
+)
+from penstock.sim.txn_scenario import Step, TxnScenario
+from penstock.wire.batch import TRANSACTIONAL_MASK, Record, build_batch
+
+R = TypeVar("R")
+
+LONG_S = 900.0  # A transaction's timeout that no run comes to.
+IDLE_POLLS_MAX = 600  # At the end, of one partition: a minute for its last transaction to be decided.
+
+# The coordinator is another, or will answer in a moment.
+_ASK_AGAIN = {
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+    ErrorCode.concurrent_transactions,
+    ErrorCode.unknown_topic_or_partition,  # The image of a broker that has just started.
+    ErrorCode.kafka_storage_error,
+}
+_WRITE_AGAIN = RETRIABLE | {ErrorCode.concurrent_transactions, ErrorCode.not_coordinator}
+
+
+@dataclass
+class Seat:
+    """One process that writes under a transactional id."""
+
+    name: str
+    who: Identity
+    bumps: bool  # Of transaction.version 2.
+    sequences: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def become(self, who: Identity) -> None:
+        if who != self.who:
+            self.who = who
+            self.sequences.clear()
+
+
+class TxnWorkload:
+    def __init__(
+        self,
+        *,
+        scenario: TxnScenario,
+        network: SimNetwork,
+        clock: Clock,
+        trace: Trace,
+        partitions: Sequence[TopicPartition],
+        on_step: Callable[[Step, int], None],
+    ) -> None:
+        """`on_step` is told before each request of a producer which kind it is, and which broker gets it."""
+        self.history = TxnHistory()
+        self.complaints: list[str] = []
+        self.must_serve_by = inf  # Known when everything has healed.
+        self._scenario = scenario
+        self._network = network
+        self._clock = clock
+        self._trace = trace
+        self._partitions = list(partitions)
+        self._on_step = on_step
+        self._links = itertools.count(1)
+        self._zombies: list[Awaitable[None]] = []
+
+    def _router(self, name: str) -> Router:
+        random = Random(f"router-{name}-{self._scenario.seed}")
+        return Router(self._network, range(1, self._scenario.cluster.brokers + 1), random, self._links)
+
+    # Writing
+
+    async def write(self, number: int) -> None:
+        """Transactions, one after the other, by processes that may not live to the end of theirs."""
+        scenario, name = self._scenario, f"tx-{number}"
+        random = Random(f"{name}-{scenario.seed}")
+        router = self._router(name)
+        bumps = random.random() < scenario.bumping_rate
+        timeout_s = scenario.timeout_s if random.random() < 0.3 else LONG_S
+        seat: Seat | None = None
+        for count in range(scenario.transactions):
+            await asyncio.sleep(scenario.cluster.think_s * random.random())
+            if seat is None:
+                who = await self._try(partial(self._init, router, name, timeout_s), f"initialising {name}")
+                if who is None:
+                    return
+                seat = Seat(name, who, bumps)
+            txn = Txn(name, count)
+            self.history.transactions.append(txn)
+            is_written = await self._fill(router, seat, txn, random)
+            self._trace.add("transaction", name, count, is_written)
+            if is_written is None:
+                return
+            if random.random() < scenario.death_rate:
+                if random.random() < 0.5 and is_written:
+                    # It is not dead, only slow: it wants to commit when another has taken its place.
+                    txn.outcome = Outcome.UNKNOWN
+                    self._zombies.append(
+                        asyncio.create_task(self._end_late(self._router(f"zombie-{name}-{count}"), seat, txn, random))
+                    )
+                seat = None
+            elif not is_written:
+                await self._end(router, seat, txn, is_commit=False)
+                seat = None  # As a client that cannot tell what of its records is there.
+            elif random.random() < scenario.handover_rate:
+                seat = await self._hand_over(router, seat, txn, is_commit=random.random() < 0.7)
+            elif not await self._end(router, seat, txn, is_commit=random.random() < 0.7):
+                seat = None
+        router.close()
+
+    async def _end_late(self, router: Router, seat: Seat, txn: Txn, random: Random) -> None:
+        await asyncio.sleep(random.choice((0.0, 0.05, 1.0)))
+        await self._end(router, seat, txn, is_commit=True)
+        router.close()
+
+    async def _init(self, router: Router, name: str, timeout_s: float, keeps: bool = False) -> Identity | None:
+        answer = await self._ask_coordinator(
+            router, name, Step.INIT, lambda client: init_producer_id(client, name, timeout_s=timeout_s, keeps=keeps)
+        )
+        if answer is None or answer[0] in _ASK_AGAIN:
+            return None
+        if answer[0] is not ErrorCode.none:
+            self.complaints.append(f"initialising {name}: {answer[0].name}")
+        return answer[1]
+
+    async def _fill(self, router: Router, seat: Seat, txn: Txn, random: Random) -> bool | None:
+        """Whether all its records are acknowledged; None when the cluster does not come back."""
+        chosen = random.sample(self._partitions, random.randint(1, len(self._partitions)))
+        for number, partition in enumerate(random.choices(chosen, k=len(chosen) + 1)):
+            value = f"{txn.producer}-{txn.number}-{number}".encode()
+            if not seat.bumps:
+                added = await self._try(partial(self._add, router, seat, partition), f"adding {partition}")
+                if not added:
+                    return added
+            values = txn.values.setdefault(partition, [])
+            values.append(value)
+            batch = self._batch(seat, partition, value)
+            sent = await self._try(partial(self._send, router, seat, partition, batch), f"writing to {partition}")
+            if not sent:
+                return sent
+            seat.sequences[partition] = seat.sequences.get(partition, 0) + 1
+        return True
+
+    async def _add(self, router: Router, seat: Seat, partition: TopicPartition) -> bool | None:
+        code = await self._ask_coordinator(
+            router, seat.name, Step.ADD, lambda client: add_partition(client, seat.name, seat.who, partition)
+        )
+        return None if code is None or code in _ASK_AGAIN else code is ErrorCode.none
+
+    async def _send(self, router: Router, seat: Seat, partition: TopicPartition, batch: bytearray) -> bool | None:
+        found = await router.leader(partition)
+        if found is None:
+            return None
+        leader, client = found
+        self._on_step(Step.PRODUCE, leader.broker)
+        try:
+            code = await produce(client, seat.name, partition, bytearray(batch), adds=seat.bumps)
+        except (LinkLost, NoReply):
+            client.abort()
+            router.doubt()
+            return None
+        if code in _WRITE_AGAIN:
+            router.doubt()
+            return None
+        return code is ErrorCode.none
+
+    def _batch(self, seat: Seat, partition: TopicPartition, value: bytes) -> bytearray:
+        return build_batch(
+            [Record(0, self._clock.now_ms(), None, value)],
+            base_offset=0,
+            leader_epoch=-1,
+            attributes=TRANSACTIONAL_MASK,
+            producer_id=seat.who.producer_id,
+            producer_epoch=seat.who.epoch,
+            base_sequence=seat.sequences.get(partition, 0),
+        )
+
+    # Ends
+
+    async def _end(self, router: Router, seat: Seat, txn: Txn, *, is_commit: bool) -> bool:
+        """Whether the process can go on. What is known of the end is noted in the transaction."""
+        if is_commit:
+            txn.outcome = Outcome.UNKNOWN
+        is_sure = True  # That nothing which was asked for before has been done.
+        while True:
+            answer = await self._ask_coordinator(
+                router,
+                seat.name,
+                Step.END,
+                lambda client: end_txn(client, seat.name, seat.who, is_commit=is_commit, bumps=seat.bumps),
+            )
+            if answer is not None and answer[0] not in _ASK_AGAIN:
+                break
+            # CONCURRENT_TRANSACTIONS comes before anything is decided, or after: then it is decided so.
+            is_sure = is_sure and answer is not None and answer[0] is ErrorCode.coordinator_load_in_progress
+            if asyncio.get_running_loop().time() > self.must_serve_by:
+                self.complaints.append(f"not served {RECOVERY_S} s after everything healed: ending {txn}")
+                return False
+            await asyncio.sleep(RETRY_S)
+        code, who = answer
+        self._trace.add("ended", txn.producer, txn.number, is_commit, code.name)
+        if code is ErrorCode.none:
+            txn.outcome = Outcome.COMMITTED if is_commit else Outcome.ABORTED
+            seat.become(who)
+            return True
+        if is_commit and is_sure:
+            txn.outcome = Outcome.ABORTED
+        return False
+
+    async def _hand_over(self, router: Router, seat: Seat, txn: Txn, *, is_commit: bool) -> Seat | None:
+        """Another process takes the transaction over and ends it, twice; gives who may go on (KIP-939)."""
+        who = await self._try(partial(self._init, router, seat.name, LONG_S, keeps=True), f"handing over {seat.name}")
+        if who is None:
+            return None
+        taker = Seat(seat.name, who, seat.bumps)
+        if not await self._end(router, taker, txn, is_commit=is_commit):
+            return None
+        again = Txn(txn.producer, txn.number, txn.values, txn.outcome)
+        if await self._end(router, Seat(seat.name, who, seat.bumps), again, is_commit=is_commit):
+            assert again.outcome is txn.outcome, "the same request has got another answer"
+        elif not seat.bumps or txn.outcome is not Outcome.ABORTED:
+            self.complaints.append(f"{txn} was ended again, and refused")
+        return None  # Its timeout is not that of a producer.
+
+    # Asking
+
+    async def _ask_coordinator(
+        self, router: Router, name: str, step: Step, request: Callable[[SimClient], Awaitable[R]]
+    ) -> R | None:
+        """The answer of the transactional id's coordinator; None when there is none."""
+        broker = await router.ask(lambda client: find_coordinator(client, name))
+        if broker is None:
+            return None
+        self._on_step(step, broker)
+        return await router.ask(request, broker)
+
+    async def _try(self, attempt: Callable[[], Awaitable[R | None]], what: str) -> R | None:
+        """Try until it works; when it does not for too long after everything has healed, complain and give None."""
+        while (result := await attempt()) is None:
+            if asyncio.get_running_loop().time() > self.must_serve_by:
+                self.complaints.append(f"not served {RECOVERY_S} s after everything healed: {what}")
+                return None
+            await asyncio.sleep(RETRY_S)
+        return result
+
+    # Reading
+
+    async def follow(self, number: int) -> None:
+        """Read what is committed, from the start and then as it grows, until cancelled."""
+        random = Random(f"committed-{self._scenario.seed}-{number}")
+        router = self._router(f"reader-{number}")
+        positions: dict[TopicPartition, int] = {}
+        while True:
+            await asyncio.sleep(self._scenario.cluster.think_s * random.random())
+            partition = random.choice(self._partitions)
+            position = positions.get(partition, 0)
+            start = random.randint(0, position) if random.random() < 0.2 else position
+            reply = await self._poll(router, partition, start, random.choice((0, 200)))
+            if reply is not None:
+                positions[partition] = max(position, reply.next_offset)
+
+    async def _poll(self, router: Router, partition: TopicPartition, start: int, wait_ms: int) -> Committed | None:
+        found = await router.leader(partition)
+        if found is None:
+            return None
+        leader, client = found
+        try:
+            reply = await fetch_committed(client, partition, start, wait_ms=wait_ms, leader_epoch=leader.epoch)
+        except (LinkLost, NoReply):
+            client.abort()
+            router.doubt()
+            return None
+        if reply.error is not ErrorCode.none:
+            router.doubt()
+            if reply.error not in UNREADABLE:
+                self.complaints.append(f"fetch of {partition} at {start} from {leader}: {reply.error.name}")
+            return None
+        if reply.last_stable_offset > reply.high_watermark or any(
+            offset >= reply.last_stable_offset for offset, _ in reply.records
+        ):
+            self.complaints.append(f"{partition} shows more than is stable: {reply}")
+        self.history.on_shown(partition, reply.records)
+        return reply
+
+    # The end: everything has healed and stays so.
+
+    async def finish(self) -> dict[TopicPartition, Records]:
+        """Take every transactional id over, which decides what is open, and read what is committed."""
+        await asyncio.gather(*self._zombies)
+        router = self._router("auditor")
+        for number in range(1, self._scenario.producers + 1):
+            name = f"tx-{number}"
+            await self._try(partial(self._init, router, name, LONG_S), f"initialising {name} at the end")
+        final: dict[TopicPartition, Records] = {}
+        for partition in self._partitions:
+            final[partition] = await self._read_all(router, partition)
+        router.close()
+        return final
+
+    async def _read_all(self, router: Router, partition: TopicPartition) -> Records:
+        records: list[tuple[int, bytes]] = []
+        position = 0
+        for _ in range(IDLE_POLLS_MAX):
+            reply = await self._try(partial(self._poll, router, partition, position, 0), f"reading {partition}")
+            if reply is None:
+                return records
+            records += reply.records
+            position = max(position, reply.next_offset)
+            if position >= reply.high_watermark:
+                return records
+            if reply.next_offset <= position and not reply.records:
+                await asyncio.sleep(RETRY_S)  # The last marker is on its way.
+        self.complaints.append(f"{partition} is not decided from {position} on")
+        return records
