@@ -3,115 +3,18 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from in_process_broker import RunningBroker, running_broker
 from test_replication import Cluster
 from test_replication import run as run_cluster
+from txn_client import GROUP_KEY, Brokers, Txn
 
 from penstock.base.errors import ErrorCode
 from penstock.server.api import ApiKey
 from penstock.wire.codec import Struct
 
 NONE = ErrorCode.none
-RETRIED = {
-    ErrorCode.coordinator_load_in_progress,
-    ErrorCode.coordinator_not_available,
-    ErrorCode.not_coordinator,
-    ErrorCode.concurrent_transactions,
-    ErrorCode.not_leader_or_follower,
-}
-GROUP_KEY, TXN_KEY = 0, 1
-
-
-class Brokers:
-    """Whoever coordinates what is asked for, found as a client finds it."""
-
-    def __init__(self, brokers: Callable[[], list[RunningBroker]]) -> None:
-        self._brokers = brokers
-
-    async def ask(self, kind: int, coordinated: str, key: ApiKey, version: int, **fields: Any) -> Struct:
-        """The reply of the coordinator of that kind; asked again where clients do so."""
-        while True:
-            first = await self._brokers()[0].connect()
-            found = await first.ask(ApiKey.FIND_COORDINATOR, 4, key_type=kind, coordinator_keys=[coordinated])
-            first.close()
-            port = found.coordinators[0].port
-            broker = next((one for one in self._brokers() if one.listener.port == port), None)
-            if broker is not None:
-                client = await broker.connect()
-                answer = await client.ask(key, version, **fields)
-                client.close()
-                if code_of(answer) not in RETRIED:
-                    return answer
-            await asyncio.sleep(0.01)
-
-
-def code_of(answer: Struct) -> ErrorCode:
-    """The one error code of an answer, wherever it is."""
-    fields = vars(answer) if hasattr(answer, "__dict__") else {name: getattr(answer, name) for name in answer.__slots__}
-    if fields.get("error_code"):
-        return ErrorCode(fields["error_code"])
-    for value in fields.values():
-        if isinstance(value, list) and value and isinstance(value[0], Struct):
-            return code_of(value[0])
-    return NONE
-
-
-class Txn:
-    """One transactional id, with the group `g` that reads the topic `t`."""
-
-    def __init__(self, brokers: Brokers, transactional_id: str = "x", *, version: int = 2) -> None:
-        self.brokers = brokers
-        self.transactional_id = transactional_id
-        self.version = version  # transaction.version
-        self.producer_id = self.epoch = -1
-
-    async def init(self) -> None:
-        answer = await self.brokers.ask(
-            TXN_KEY, self.transactional_id, ApiKey.INIT_PRODUCER_ID, 4,
-            transactional_id=self.transactional_id, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1,
-        )  # fmt: skip
-        assert answer.error_code == NONE
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-
-    async def add_offsets(self, group_id: str = "g") -> ErrorCode:
-        answer = await self.brokers.ask(
-            TXN_KEY, self.transactional_id, ApiKey.ADD_OFFSETS_TO_TXN, 3,
-            transactional_id=self.transactional_id, producer_id=self.producer_id, producer_epoch=self.epoch,
-            group_id=group_id,
-        )  # fmt: skip
-        return code_of(answer)
-
-    async def commit_offset(self, offset: int, *, version: int | None = None, **fields: Any) -> ErrorCode:
-        values = {
-            "transactional_id": self.transactional_id,
-            "group_id": "g",
-            "producer_id": self.producer_id,
-            "producer_epoch": self.epoch,
-            "topics": [offsets_of(fields.pop("topic", "t"), fields.pop("partition", 0), offset)],
-        }
-        default = 5 if self.version == 2 else 3
-        answer = await self.brokers.ask(
-            GROUP_KEY, "g", ApiKey.TXN_OFFSET_COMMIT, default if version is None else version, **{**values, **fields}
-        )
-        return code_of(answer)
-
-    async def end(self, *, is_commit: bool = True) -> ErrorCode:
-        answer = await self.brokers.ask(
-            TXN_KEY, self.transactional_id, ApiKey.END_TXN, 5 if self.version == 2 else 3,
-            transactional_id=self.transactional_id, producer_id=self.producer_id, producer_epoch=self.epoch,
-            committed=is_commit,
-        )  # fmt: skip
-        if self.version == 2 and answer.error_code == NONE:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-        return ErrorCode(answer.error_code)
-
-
-def offsets_of(topic: str, partition: int, offset: int) -> Struct:
-    item = Struct(partition_index=partition, committed_offset=offset, committed_leader_epoch=-1, committed_metadata="m")
-    return Struct(name=topic, partitions=[item])
 
 
 async def fetch(brokers: Brokers, *, require_stable: bool = True) -> int | ErrorCode:
