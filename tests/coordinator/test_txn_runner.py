@@ -43,6 +43,7 @@ class Coordinator:
         logs = LogManager(config=BrokerConfig(data_dir=str(directory)), fs=fs, clock=clock)
         logs.start()
         logs.high_watermark_of = lambda tp: self.partition.high_watermark
+        logs.last_stable_offset_of = lambda tp: self.partition.last_stable_offset
         self.logs = logs
         self.partition = Partition(
             topic_partition=TP,
