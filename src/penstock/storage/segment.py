@@ -335,8 +335,10 @@ class Segment:
 
     def restore_txn_index(self, end: int, aborted: list[AbortedTxn]) -> None:
         """Replace what the index has of markers from `end` on, for good. Waits for the disk."""
-        index = self.stored_txn_index()
-        index.truncate(end)
+        index = TxnIndex()
+        if end > self.base_offset:
+            index = self.stored_txn_index()
+            index.truncate(end)
         self.use_txn_index(index)
         with contextlib.closing(self.open_txn_index()) as file:
             for entry in aborted:

@@ -17,7 +17,12 @@ log = get_logger(__name__)
 
 
 def check_txn_indexes(partition_log: Log, fs: FileSystem, names: list[str], *, trusted_end: Offset) -> None:
-    """Note in the log from where on aborted transactions are missing. `trusted_end`: below it files were synced."""
+    """Note in the log from where on aborted transactions are missing. `trusted_end`: below it files were synced.
+
+    `names`: what the directory had before the log was opened.
+    """
+    if any(name.endswith(TXN_INDEX_SUFFIX) for name in names):
+        names = fs.listdir(partition_log.directory)  # Segments may have gone since.
     stored = {base for name in names if name.endswith(TXN_INDEX_SUFFIX) and (base := base_offset_of(name)) is not None}
     for base in stored.difference(segment.base_offset for segment in partition_log.segments):
         # Of a segment that went away: a new one in its place would take it for its own.
@@ -25,6 +30,9 @@ def check_txn_indexes(partition_log: Log, fs: FileSystem, names: list[str], *, t
         stored.discard(base)
     partition_log.has_transactions = bool(stored)
     missing_from = min(trusted_end, _first_unsound(partition_log, stored, trusted_end))
+    for segment in partition_log.segments:
+        if segment.base_offset in stored and segment.base_offset >= missing_from:
+            segment.restore_txn_index(segment.base_offset, [])  # Nothing in it can be believed.
     if missing_from < partition_log.log_end:
         partition_log.aborts_missing_from = max(missing_from, partition_log.segments[0].base_offset)
 
