@@ -102,6 +102,7 @@ _SAMPLES = {
         "topics": [Struct(name=topic, partitions=_partition(offset=0))],
         "timeout_ms": 1000,
     },
+    ApiKey.INIT_PRODUCER_ID: lambda *_: {"transactional_id": None, "transaction_timeout_ms": 1000},
     ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda topic, _: {
         "topics": [Struct(topic=topic, partitions=[Struct(partition=0, leader_epoch=0)])]
     },
