@@ -1,13 +1,18 @@
 """Transactions of a real client (librdkafka): commit, abort, shutting out, timeouts, offsets, handing over."""
 
 import itertools
+import socket
+import struct
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from penstock.server.api import ApiKey
 from penstock.testing import EmbeddedBroker, broker
+from penstock.wire.codec import Struct, request_writer, response_reader
 
 TIMEOUT_S = 60.0
 _numbers = itertools.count()
@@ -147,3 +152,58 @@ def test_offsets_are_committed_with_the_transaction(served: EmbeddedBroker) -> N
         assert found.offset == 5
     assert read(served, target, count=1) == ["5"]
     consumer.close()
+
+
+# Handing over (KIP-939): librdkafka has no request for it, so the committer speaks for itself.
+
+
+def ask(served: EmbeddedBroker, key: ApiKey, version: int, **fields: Any) -> Struct:
+    host, port = served.bootstrap_servers.split(":")
+    body = bytearray(struct.pack(">hhih", key, version, 1, -1) + b"\0")
+    request_writer(key, version)(body, Struct(**fields))
+    with socket.create_connection((host, int(port)), TIMEOUT_S) as connection, connection.makefile("rb") as replies:
+        connection.sendall(struct.pack(">i", len(body)) + body)
+        (size,) = struct.unpack(">i", replies.read(4))
+        answer, _ = response_reader(key, version)(memoryview(replies.read(size)), 5)
+    assert isinstance(answer, Struct)
+    return answer
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_what_one_process_has_written_another_one_ends(served: EmbeddedBroker, is_commit: bool) -> None:
+    topic, name = served.create_topic(), unique("tx")
+    writer = producer_on(served, name, **{"transaction.timeout.ms": 60_000})
+    writer.begin_transaction()
+    writer.produce(topic, "handed over")
+    writer.flush()
+    taken = ask(
+        served,
+        ApiKey.INIT_PRODUCER_ID,
+        6,
+        transactional_id=name,
+        transaction_timeout_ms=0,
+        enable2_pc=True,
+        keep_prepared_txn=True,
+    )
+    assert (taken.error_code, taken.ongoing_txn_producer_id) == (0, taken.producer_id)
+    with pytest.raises(KafkaException) as refused:
+        writer.commit_transaction(TIMEOUT_S)
+    assert refused.value.args[0].code() == KafkaError._FENCED
+    served.advance(3600)
+    assert read(served, topic, count=0) == []
+    for _ in range(3):
+        while True:
+            ended = ask(
+                served,
+                ApiKey.END_TXN,
+                4,
+                transactional_id=name,
+                producer_id=taken.producer_id,
+                producer_epoch=taken.producer_epoch,
+                committed=is_commit,
+            )
+            if ended.error_code != 51:
+                break
+            time.sleep(0.01)
+        assert ended.error_code == 0
+    assert read(served, topic, count=int(is_commit)) == ["handed over"] * is_commit
