@@ -191,6 +191,7 @@ class Segment:
         """End as the active segment; its indexes must have been stored as `final`."""
         self.is_active = False
         self._release_indexes()
+        self._txn_index = None
 
     def truncate(self, position: int) -> None:
         """Cut the file back to `position`, where a batch starts or the file is unsound."""
@@ -344,6 +345,8 @@ class Segment:
             for entry in aborted:
                 self.add_aborted(entry, file)
             file.sync()
+        if not self.is_active:
+            self._txn_index = None  # Nobody may ever ask for it.
 
     def add_aborted(self, aborted: AbortedTxn, file: File) -> None:
         """Write an entry to the index and to its open file. On OSError call `drop_aborted`."""
