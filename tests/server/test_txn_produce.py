@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from fake_coordinator import FakeCoordinator, FakeLinks
-from in_process_broker import Client, RunningBroker, produce_fields, run, until
+from in_process_broker import Client, RunningBroker, produce_fields, run, running_broker, until
+from test_transactions import FEW, Producer, producer_on
 
 from penstock.base.errors import ErrorCode
 from penstock.base.types import TopicPartition
+from penstock.cluster.store.memory import MemoryStore
 from penstock.server import handlers
 from penstock.server.api import ApiKey
 from penstock.server.txn_verification import TxnVerification
@@ -225,3 +227,41 @@ def test_batches_that_are_none_are_refused_as_ever(tmp_path: Path) -> None:
         assert broker.partition("topic").log.log_end == 0
 
     run_with_coordinator(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("version", [TV1_VERSION, TV2_VERSION])
+def test_a_coordinator_on_another_broker_is_asked_too(tmp_path: Path, version: int) -> None:
+    async def scenario() -> None:
+        store = MemoryStore()
+        async with (
+            running_broker(tmp_path / "1", store, node_id=1, **FEW) as one,
+            running_broker(tmp_path / "2", store, node_id=2, **FEW) as two,
+        ):
+            brokers = {1: one, 2: two}
+            await one.create_topic("topic", partitions=2)
+            state = one.broker.metadata.image.topics["topic"].partitions
+            producer = await producer_on(one)
+            found = await producer.client.ask(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=["tx"], key_type=1)
+            coordinator_id = found.coordinators[0].node_id
+            producer.client.close()
+            producer = Producer(await brokers[coordinator_id].connect())
+            await producer.init()
+            (number,) = [item.partition for item in state if item.leader != coordinator_id]
+            leader = brokers[3 - coordinator_id]
+            client = await leader.connect()
+            records = txn_records(pid=producer.producer_id, epoch=producer.epoch)
+            if version == TV1_VERSION:
+                assert await produce(client, version, (number, records), transactional_id="tx") == [
+                    (ErrorCode.invalid_txn_state, -1)
+                ]
+                assert await producer.add("topic", number) == 0
+            assert await produce(client, version, (number, records), transactional_id="tx") == [(0, 0)]
+            assert await producer.state() == "Ongoing"
+            assert leader.partition("topic", number).last_stable_offset == 0
+            ended = await producer.end(is_commit=True, version=5 if version == TV2_VERSION else 3)
+            assert ended.error_code == 0
+            await until(lambda: leader.partition("topic", number).last_stable_offset == 2)
+            client.close()
+            producer.client.close()
+
+    asyncio.run(scenario())
