@@ -116,6 +116,14 @@ def test_a_leader_that_cannot_be_reached_is_tried_again() -> None:
     assert len(brokers.asked) == 3
 
 
+def test_an_answer_that_nobody_understands_does_not_stop_the_next_one() -> None:
+    """Of a newer broker: its transactions would stay open, and those of everybody else that go there."""
+    brokers = Brokers(t=[2])
+    brokers.codes[2, TopicPartition("t", 0)] = [9999]  # type: ignore[list-item]
+    write(brokers, partitions_of("t", 0))
+    assert len(brokers.asked) == 2
+
+
 def test_a_partition_without_leader_is_waited_for_and_one_that_is_gone_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

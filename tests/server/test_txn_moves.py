@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from in_process_broker import fetch_fields, running_broker, until
@@ -11,8 +12,10 @@ from txn_client import Brokers, Txn, code_of
 from penstock.base.errors import ErrorCode
 from penstock.base.types import Offset
 from penstock.cluster.store.memory import MemoryStore
+from penstock.coordinator import txn_coordinator
 from penstock.server import txn_markers
 from penstock.server.api import ApiKey
+from penstock.server.txn_markers import TxnMarkers
 from penstock.wire.batch import read_header, records_of
 
 NONE = ErrorCode.none
@@ -165,6 +168,33 @@ def test_a_restart_in_the_middle_of_a_transaction(tmp_path: Path, is_commit: boo
             assert await committed_values(txn.brokers) == ([b"first", b"second"] if is_commit else [])
 
     asyncio.run(main())
+
+
+def test_a_bug_in_an_end_does_not_leave_the_transaction_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its readers would wait until another broker coordinates it."""
+    monkeypatch.setattr(txn_coordinator, "FAILED_RETRY_S", 0.1)
+    write = TxnMarkers.write
+    failures = [KeyError("a bug")]
+
+    async def fail_once(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await write(*arguments)
+
+    monkeypatch.setattr(TxnMarkers, "write", fail_once)
+
+    async def main() -> None:
+        async with running_broker(tmp_path) as broker:
+            await broker.create_topic("t")
+            txn = Txn(Brokers(lambda: [broker]))
+            await txn.init()
+            assert await txn.produce(b"value") is NONE
+            assert await txn.end() is NONE
+            partition = broker.partition("t")
+            await until(lambda: partition.last_stable_offset == partition.log.log_end)
+
+    asyncio.run(main())
+    assert failures == []
 
 
 def test_records_are_deleted_below_an_open_transaction(tmp_path: Path) -> None:

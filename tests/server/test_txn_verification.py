@@ -68,6 +68,21 @@ def test_our_own_coordinator_is_asked_without_a_socket() -> None:
     run(scenario, ME)
 
 
+def test_an_answer_that_nobody_understands_is_none_and_the_next_is_asked() -> None:
+    async def scenario(coordinator: FakeCoordinator, links: FakeLinks, verification: TxnVerification) -> None:
+        first = asyncio.create_task(verification.ask("first", Producer(7, 1), [A], is_added=False))
+        await settle()
+        second = asyncio.create_task(verification.ask("second", Producer(8, 1), [A], is_added=False))
+        await settle()
+        links.answers[0].set_result(reply(links.asked[0][3], 9999))  # type: ignore[arg-type]
+        assert await first == {A: ErrorCode.network_exception}
+        await settle()
+        links.answers[1].set_result(reply(links.asked[1][3]))
+        assert await second == {A: ErrorCode.none}
+
+    run(scenario)
+
+
 def test_questions_gather_while_one_is_under_way() -> None:
     async def scenario(coordinator: FakeCoordinator, links: FakeLinks, verification: TxnVerification) -> None:
         def ask(name: str, *wanted: TopicPartition, is_added: bool = False) -> asyncio.Task[object]:

@@ -95,7 +95,11 @@ class CoordinatorRuntime(Generic[S]):
             await asyncio.sleep(interval_s)
             for runner in list(self._runners.values()):
                 if runner.is_loaded:
-                    runner.run(partial(decide, runner.shard))
+                    try:
+                        runner.run(partial(decide, runner.shard))
+                    except Exception:
+                        # A task root. The next pass comes, also for the other partitions.
+                        log.exception("coordinator could not decide", topic=self._topic.name)
                 await asyncio.sleep(0)
 
     # Following the image

@@ -35,6 +35,7 @@ from penstock.storage.fs import FileSystem
 log = get_logger(__name__)
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
+FAILED_RETRY_S = 30.0  # After an error that nobody has thought of: it fills the log.
 RETRY_S = 0.5  # While the coordinator's own partition takes nothing: too few replicas in sync, or a full disk.
 
 T = TypeVar("T")
@@ -198,11 +199,13 @@ class TxnCoordinator:
                 await more.wait()
 
     async def _complete(self, runner: ShardRunner[TxnShard], ending: TransactionMetadata) -> None:
-        try:
-            await self._write_markers(runner, ending)
-        except Exception:
-            # A task root. Its readers wait until another broker coordinates it; the others go on.
-            log.exception("transaction cannot be completed", transactional_id=ending.transactional_id)
+        while True:
+            try:
+                return await self._write_markers(runner, ending)
+            except Exception:
+                # A task root. It is decided, and its readers wait: what went wrong may pass.
+                log.exception("transaction cannot be completed yet", transactional_id=ending.transactional_id)
+            await asyncio.sleep(FAILED_RETRY_S)
 
     async def _write_markers(self, runner: ShardRunner[TxnShard], ending: TransactionMetadata) -> None:
         await _until_committed(runner)

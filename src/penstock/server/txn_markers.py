@@ -151,7 +151,7 @@ class _Sender:
                     self._node_id, ApiKey.WRITE_TXN_MARKERS, VERSION, _request(batch), REPLY_S_MAX
                 )
                 codes = dict(_answers(reply))
-            except PeerLost as error:
+            except (PeerLost, ValueError) as error:  # ValueError: a code of a version to come.
                 log.debug("markers could not be sent", broker=self._node_id, count=len(batch), reason=error)
             finally:
                 for item in batch:

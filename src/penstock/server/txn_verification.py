@@ -175,8 +175,8 @@ class _Questions:
             )
             code = ErrorCode(reply.error_code) or ErrorCode.network_exception
             known = {result.transactional_id: _codes(result) for result in reply.results_by_transaction}
-        except PeerLost:
-            pass  # As if it were not answered.
+        except (PeerLost, ValueError):
+            pass  # As if it were not answered; ValueError: a code of a version to come.
         finally:
             for key, question in asked.items():
                 if not question.answer.done():
