@@ -35,12 +35,12 @@ class OffsetIndex:
 
     def entry_before(self, relative_offset: int) -> tuple[int, int] | None:
         """The entry from which to scan for `relative_offset`: of a batch at or before it; None: from the start."""
-        found = _last_where(len(self), lambda number: self.entry(number)[0] <= relative_offset)
+        found = last_where(len(self), lambda number: self.entry(number)[0] <= relative_offset)
         return self.entry(found) if found >= 0 else None
 
     def truncate(self, position: int) -> None:
         """Keep only entries of batches that start below `position`."""
-        kept = _last_where(len(self), lambda number: self.entry(number)[1] < position) + 1
+        kept = last_where(len(self), lambda number: self.entry(number)[1] < position) + 1
         del self.data[kept * OFFSET_ENTRY.size :]
 
     def check(self, log_bytes: int) -> None:
@@ -81,12 +81,12 @@ class TimeIndex:
 
     def entry_before(self, timestamp: int) -> tuple[int, int] | None:
         """The entry below whose offset no batch holds a record of `timestamp` or later; None: from the start."""
-        found = _last_where(len(self), lambda number: self.entry(number)[0] < timestamp)
+        found = last_where(len(self), lambda number: self.entry(number)[0] < timestamp)
         return self.entry(found) if found >= 0 else None
 
     def truncate(self, relative_offset: int) -> None:
         """Keep only entries below `relative_offset`."""
-        kept = _last_where(len(self), lambda number: self.entry(number)[1] < relative_offset) + 1
+        kept = last_where(len(self), lambda number: self.entry(number)[1] < relative_offset) + 1
         del self.data[kept * TIME_ENTRY.size :]
 
     def check(self) -> None:
@@ -100,7 +100,7 @@ class TimeIndex:
             previous_timestamp, previous_offset = timestamp, offset
 
 
-def _last_where(count: int, holds: Callable[[int], bool]) -> int:
+def last_where(count: int, holds: Callable[[int], bool]) -> int:
     """The last number below `count` for which `holds`, given that it holds for a prefix; -1 when for none."""
     low, high = 0, count
     while low < high:

@@ -100,6 +100,7 @@ class Log:
         self._limits = limits
         self._txn_file: File | None = None  # The active segment's, while it has entries that no sync has covered.
         self._bases: list[Offset] = []  # Base offsets of `segments`, for bisection.
+        self.read_end = Offset(-1)  # Behind the last batch of the last read that gave any.
         self._hints: dict[int, tuple[Segment, int]] = {}  # Offset → where its batch starts, for readers in sequence.
         self._unsynced_directories: list[str] = []  # They have entries that no sync has covered.
         self._side_files: list[File] = []  # Indexes of rolled segments and the like, to sync with the next flush.
@@ -352,6 +353,7 @@ class Log:
         if len(self._hints) >= HINTS_MAX:
             self._hints.clear()
         self._hints[next_offset] = (segment, position + count)
+        self.read_end = Offset(next_offset)
         return data if count == len(data) else memoryview(data)[:count]
 
     def _locate(self, offset: Offset) -> tuple[Segment, int]:

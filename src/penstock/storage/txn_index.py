@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.storage.format import TXN_ENTRY
-from penstock.storage.index import BadIndex
+from penstock.storage.index import BadIndex, last_where
 
 Buffer = bytes | bytearray | memoryview
 
@@ -52,12 +52,19 @@ class TxnIndex:
     def overlapping(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
         """The transactions with records in [start, end), and whether there can be no others in later segments."""
         found = []
-        for entry in self:
-            if entry.last_offset >= start and entry.first_offset < end:
-                found.append(entry)
-            if entry.last_stable_offset >= end:
+        ended_before = last_where(len(self), lambda number: self._last_offset(number) < start) + 1
+        # No object for each of those that are looked at in vain: while one transaction stays open, thousands may end.
+        rest = memoryview(self.data)[ended_before * TXN_ENTRY.size :]
+        for _, producer_id, first_offset, last_offset, last_stable_offset in TXN_ENTRY.iter_unpack(rest):
+            if first_offset < end:
+                found.append(AbortedTxn(producer_id, first_offset, last_offset, last_stable_offset))
+            if last_stable_offset >= end:
                 return found, True
         return found, False
+
+    def _last_offset(self, number: int) -> int:
+        last_offset: int = TXN_ENTRY.unpack_from(self.data, number * TXN_ENTRY.size)[3]
+        return last_offset
 
     def check(self, start: int, end: int) -> None:
         """Raise BadIndex unless these can be transactions with markers in [start, end)."""

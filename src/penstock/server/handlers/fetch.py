@@ -18,7 +18,6 @@ From v11 on a consumer may read from a follower (KIP-392). A leader that knows o
 """
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -33,7 +32,6 @@ from penstock.server.connection import Reply
 from penstock.server.context import Context
 from penstock.server.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession
 from penstock.storage.fs import Buffer
-from penstock.storage.scan import whole_batches
 from penstock.storage.segment import NotCached
 from penstock.wire.fetch import (
     NO_REPLICA,
@@ -123,10 +121,9 @@ def _is_elsewhere(result: FetchedPartition) -> bool:
     return result.diverging is not None or result.preferred_replica != NO_REPLICA
 
 
-def _aborted(partition: Partition, start: Offset, records: Buffer) -> Sequence[tuple[int, int]]:
-    """The aborted transactions that have records among these."""
-    _, end = whole_batches(records, sys.maxsize)
-    return [(entry.producer_id, entry.first_offset) for entry in partition.aborted(start, Offset(end))]
+def _aborted(partition: Partition, start: Offset, end: Offset) -> Sequence[tuple[int, int]]:
+    """The aborted transactions that have records in between."""
+    return [(entry.producer_id, entry.first_offset) for entry in partition.aborted(start, end)]
 
 
 class _Fetch:
@@ -292,7 +289,7 @@ class _Fetch:
             if self._follower is None:
                 records = partition.read(offset, bytes_max, at_least_one=at_least_one, only_stable=self._read_committed)
                 if aborted is not None and records and partition.log.has_transactions:
-                    aborted = _aborted(partition, offset, records)
+                    aborted = _aborted(partition, offset, partition.log.read_end)
             else:
                 log_start = partition.log_start  # Also with an error: a follower that is too far behind begins there.
                 diverging = partition.on_follower_fetch(*self._follower, offset, LeaderEpoch(item.last_fetched_epoch))
