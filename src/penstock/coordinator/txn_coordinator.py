@@ -6,7 +6,6 @@ transaction is complete; whoever coordinates the id after a crash begins that ag
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
 
 from penstock.base.clock import Clock
 from penstock.base.config import BrokerConfig
@@ -38,7 +37,6 @@ TRANSACTION_STATE_TOPIC = "__transaction_state"
 FAILED_RETRY_S = 30.0  # After an error that nobody has thought of: it fills the log.
 RETRY_S = 0.5  # While the coordinator's own partition takes nothing: too few replicas in sync, or a full disk.
 
-T = TypeVar("T")
 DecideWithId = Callable[[TxnShard, int | None, Token, Now], Decision]
 
 
@@ -148,22 +146,20 @@ class TxnCoordinator:
 
     async def _call_with_id(self, transactional_id: str, decide: DecideWithId) -> ProducerReply:
         """Refused when this broker cannot answer for the id."""
-        new_id: int | None = None
-        while True:
-            try:
-                reply = await self._runtime.call(
-                    transactional_id,
-                    lambda shard, token, now: decide(shard, new_id, token, now),  # noqa: B023
-                )
-            except ProducerIdNeeded:
-                assert new_id is None, "a new producer id was asked for twice"
-                try:
-                    new_id = await self._producer_ids.allocate()
-                except (StoreUnavailable, Conflict) as error:
-                    raise Refused(ErrorCode.coordinator_not_available, str(error)) from error
-            else:
-                assert isinstance(reply, ProducerReply)
-                return reply
+        try:
+            return await self._call(transactional_id, None, decide)
+        except ProducerIdNeeded:
+            pass  # About once in the life of a transactional id.
+        try:
+            new_id = await self._producer_ids.allocate()
+        except (StoreUnavailable, Conflict) as error:
+            raise Refused(ErrorCode.coordinator_not_available, str(error)) from error
+        return await self._call(transactional_id, new_id, decide)
+
+    async def _call(self, transactional_id: str, new_id: int | None, decide: DecideWithId) -> ProducerReply:
+        reply = await self._runtime.call(transactional_id, lambda shard, token, now: decide(shard, new_id, token, now))
+        assert isinstance(reply, ProducerReply)
+        return reply
 
     # Looking
 
