@@ -12,6 +12,7 @@ from seed_runs import SeedRuns
 
 from penstock.base.errors import ErrorCode
 from penstock.base.types import TopicPartition
+from penstock.coordinator.group.group_shard import GroupShard
 from penstock.coordinator.txn.metadata import TransactionMetadata
 from penstock.coordinator.txn.states import TxnState
 from penstock.coordinator.txn.txn_shard import TxnShard
@@ -65,6 +66,22 @@ def test_what_no_history_may_show_is_found() -> None:
     assert "shown and gone" in found(Outcome.ABORTED, shown=((T0, 0), b"a"))
 
 
+def test_offsets_that_do_not_go_with_the_records_are_found() -> None:
+    def found(offset: int, *there: bytes) -> str:
+        transactions = [
+            Txn("p", 0, {T0: [b"a"]}, Outcome.UNKNOWN, 1),
+            Txn("p", 1, {T0: [b"b"]}, Outcome.UNKNOWN, 2),
+            Txn("p", 2, {T0: [b"c"]}, Outcome.UNKNOWN),
+        ]
+        history = TxnHistory(transactions, offsets={"p": offset})
+        return " ".join(check(history, {T0: list(enumerate(there))}))
+
+    assert found(-1) == found(1, b"a") == found(2, b"a", b"b") == found(1, b"a", b"c") == ""
+    assert "torn" in found(2, b"a")
+    assert "torn" in found(-1, b"a")
+    assert "torn" in found(1, b"a", b"b")
+
+
 # The simulation is worth something only if it finds what it is there to find.
 
 
@@ -94,6 +111,11 @@ def test_a_coordinator_that_commits_for_the_dead_is_found_out(monkeypatch: pytes
     assert "aborted read" in SEEDS.problems_of(range(1, 60))
 
 
+def test_offsets_that_do_not_wait_for_the_end_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GroupShard, "apply_transactional", lambda self, record, *_: self.apply(record))
+    assert "torn: the group" in SEEDS.problems_of(range(1, 30))
+
+
 def test_a_marker_that_nobody_has_confirmed_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = txn_markers._Sender.send
 
@@ -102,4 +124,4 @@ def test_a_marker_that_nobody_has_confirmed_is_found_out(monkeypatch: pytest.Mon
         return {partition: answers.get(partition, ErrorCode.none) for partition in partitions}
 
     monkeypatch.setattr(txn_markers._Sender, "send", hopeful)
-    assert "not decided" in SEEDS.problems_of(range(66, 100))
+    assert "aborted read" in SEEDS.problems_of(range(39, 60))

@@ -51,6 +51,7 @@ class TxnSimulation(ClusterSimulation):
         return replace(
             super()._config(number),
             transaction_state_log_num_partitions=self.txn_scenario.state_partitions,
+            offsets_topic_num_partitions=self.txn_scenario.state_partitions,
             transaction_abort_timed_out_transaction_cleanup_interval_ms=TIMEOUTS_INTERVAL_MS,
         )
 

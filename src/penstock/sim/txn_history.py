@@ -23,6 +23,7 @@ class Txn:
     number: int
     values: dict[TopicPartition, list[bytes]] = field(default_factory=dict)  # In the order in which they were sent.
     outcome: Outcome = Outcome.ABORTED
+    offset: int | None = None  # Of the producer's group, committed in it.
 
     def __str__(self) -> str:
         return f"transaction {self.number} of {self.producer}, {self.outcome.value}"
@@ -33,6 +34,7 @@ class TxnHistory:
     transactions: list[Txn] = field(default_factory=list)
     shown: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)  # What readers have seen at once.
+    offsets: dict[str, int] = field(default_factory=dict)  # Of the producers' groups, when all is over.
 
     def on_shown(self, partition: TopicPartition, records: Records) -> None:
         for offset, value in records:
@@ -42,7 +44,8 @@ class TxnHistory:
 
 def check(history: TxnHistory, final: Mapping[TopicPartition, Records]) -> list[str]:
     """Everything that no history may show: `final` is what a reader of committed records sees when all is over."""
-    return [*history.complaints, *_check_ends(history, final), *_check_shown(history, final)]
+    found = [*history.complaints, *_check_ends(history, final), *_check_shown(history, final)]
+    return [*found, *_check_offsets(history, final)]
 
 
 def _check_ends(history: TxnHistory, final: Mapping[TopicPartition, Records]) -> Iterator[str]:
@@ -69,6 +72,22 @@ def _check_ends(history: TxnHistory, final: Mapping[TopicPartition, Records]) ->
     for value in places:
         if value not in known:
             yield f"phantom: {value!r} at {places[value]}"
+
+
+def _check_offsets(history: TxnHistory, final: Mapping[TopicPartition, Records]) -> Iterator[str]:
+    """A group has the offset of the last transaction whose records are there, and no other."""
+    there = {value for records in final.values() for _, value in records}
+    for producer, offset in history.offsets.items():
+        counted = [
+            txn.offset
+            for txn in history.transactions
+            if txn.producer == producer
+            and txn.offset is not None
+            and all(there.issuperset(values) for values in txn.values.values())
+        ]
+        expected = counted[-1] if counted else -1
+        if offset != expected:
+            yield f"torn: the group of {producer} is at {offset}, and its records at {expected}"
 
 
 def _check_shown(history: TxnHistory, final: Mapping[TopicPartition, Records]) -> Iterator[str]:

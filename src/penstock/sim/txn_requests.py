@@ -3,8 +3,10 @@
 import struct
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from kio.schema.add_offsets_to_txn.v3 import request as add_offsets_request
+from kio.schema.add_offsets_to_txn.v3.response import AddOffsetsToTxnResponse
 from kio.schema.add_partitions_to_txn.v3 import request as add_request
 from kio.schema.add_partitions_to_txn.v3.response import AddPartitionsToTxnResponse
 from kio.schema.end_txn.v4 import request as end_request
@@ -18,8 +20,12 @@ from kio.schema.init_producer_id.v6 import request as init_request
 from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
 from kio.schema.produce.v9.response import ProduceResponse
 from kio.schema.produce.v12.response import ProduceResponse as AddingProduceResponse
-from kio.schema.types import ProducerId, TopicName, TransactionalId
-from kio.static.primitive import i8, i16, i32, i32Timedelta
+from kio.schema.txn_offset_commit.v3 import request as commit_request
+from kio.schema.txn_offset_commit.v3.response import TxnOffsetCommitResponse
+from kio.schema.txn_offset_commit.v5 import request as adding_commit_request
+from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponse as AddingTxnOffsetCommitResponse
+from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 from penstock.base.errors import ErrorCode
 from penstock.base.types import TopicPartition
@@ -28,7 +34,7 @@ from penstock.sim.requests import FETCH, PRODUCE, fetch_body, produce_body
 from penstock.sim.router import REQUEST_S
 from penstock.wire.batch import has_valid_crc, read_header, records_of
 
-TRANSACTION = i8(1)
+GROUP, TRANSACTION = 0, 1  # Kinds of coordinators.
 ADDING_PRODUCE = (0, 12)  # The leader adds the partition to the transaction.
 
 
@@ -47,9 +53,9 @@ class Committed(NamedTuple):
     next_offset: int
 
 
-async def find_coordinator(client: SimClient, name: str) -> int | None:
-    """The broker that coordinates the transactional id; None when nobody does now."""
-    request = find_request.FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=(name,))
+async def find_coordinator(client: SimClient, name: str, kind: int) -> int | None:
+    """The broker that coordinates the transactional id, or the group; None when nobody does now."""
+    request = find_request.FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=(name,))
     found = (await client.ask(request, FindCoordinatorResponse, within_s=REQUEST_S)).coordinators[0]
     return None if found.error_code.value else int(found.node_id)
 
@@ -92,6 +98,38 @@ async def produce(
         return ErrorCode(adding.responses[0].partition_responses[0].error_code.value)
     reply = await client.ask_packed(*PRODUCE, body, ProduceResponse, REQUEST_S)
     return ErrorCode(reply.responses[0].partition_responses[0].error_code.value)
+
+
+async def add_offsets(client: SimClient, name: str, who: Identity, group: str) -> ErrorCode:
+    request = add_offsets_request.AddOffsetsToTxnRequest(
+        transactional_id=TransactionalId(name),
+        producer_id=ProducerId(who.producer_id),
+        producer_epoch=i16(who.epoch),
+        group_id=GroupId(group),
+    )
+    return ErrorCode((await client.ask(request, AddOffsetsToTxnResponse, within_s=REQUEST_S)).error_code.value)
+
+
+async def commit_offset(
+    client: SimClient, name: str, who: Identity, group: str, partition: TopicPartition, offset: int, *, adds: bool
+) -> ErrorCode:
+    """Commit an offset of the group as a part of the transaction."""
+    schema = adding_commit_request if adds else commit_request
+    place = schema.TxnOffsetCommitRequestPartition(
+        partition_index=i32(partition.partition), committed_offset=i64(offset), committed_metadata=None
+    )
+    topic = schema.TxnOffsetCommitRequestTopic(name=TopicName(partition.topic), partitions=(place,))
+    request = schema.TxnOffsetCommitRequest(
+        transactional_id=TransactionalId(name),
+        group_id=GroupId(group),
+        producer_id=ProducerId(who.producer_id),
+        producer_epoch=i16(who.epoch),
+        topics=(topic,),
+    )
+    reply: Any = await client.ask(
+        request, AddingTxnOffsetCommitResponse if adds else TxnOffsetCommitResponse, within_s=REQUEST_S
+    )
+    return ErrorCode(reply.topics[0].partitions[0].error_code.value)
 
 
 async def end_txn(

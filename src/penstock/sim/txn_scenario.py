@@ -13,6 +13,7 @@ class Step(Enum):
     INIT = "init"
     ADD = "add"
     PRODUCE = "produce"
+    OFFSETS = "offsets"
     END = "end"
 
 
@@ -39,6 +40,7 @@ class TxnScenario:
     bumping_rate: float  # Of producers of transaction.version 2.
     death_rate: float  # Of transactions whose process does not end them.
     handover_rate: float
+    copier_rate: float  # Of producers that commit offsets of a group, too.
     ambushes: tuple[Ambush, ...]
 
     @classmethod
@@ -59,6 +61,7 @@ class TxnScenario:
             bumping_rate=random.choice((0.0, 0.5, 1.0)),
             death_rate=random.choice((0.0, 0.2, 0.4)),
             handover_rate=random.choice((0.0, 0.2)),
+            copier_rate=random.choice((0.0, 0.5, 1.0)),
             ambushes=tuple(_draw_ambush(random, cluster.session_s) for _ in range(random.choice((0, 1, 2, 3)))),
         )
 

@@ -14,14 +14,19 @@ from penstock.base.errors import ErrorCode
 from penstock.base.types import TopicPartition
 from penstock.sim.client import LinkLost, NoReply, SimClient
 from penstock.sim.cluster_workload import RECOVERY_S, RETRIABLE, RETRY_S, UNREADABLE
+from penstock.sim.group_requests import fetch_offsets
 from penstock.sim.network import SimNetwork
 from penstock.sim.router import Router
 from penstock.sim.trace import Trace
 from penstock.sim.txn_history import Outcome, Records, Txn, TxnHistory
 from penstock.sim.txn_requests import (
+    GROUP,
+    TRANSACTION,
     Committed,
     Identity,
+    add_offsets,
     add_partition,
+    commit_offset,
     end_txn,
     fetch_committed,
     find_coordinator,
@@ -86,6 +91,7 @@ class TxnWorkload:
         self._on_step = on_step
         self._links = itertools.count(1)
         self._zombies: list[Awaitable[None]] = []
+        self._copiers: list[str] = []  # Those that commit offsets of a group, too.
 
     def _router(self, name: str) -> Router:
         random = Random(f"router-{name}-{self._scenario.seed}")
@@ -100,6 +106,9 @@ class TxnWorkload:
         router = self._router(name)
         bumps = random.random() < scenario.bumping_rate
         timeout_s = scenario.timeout_s if random.random() < 0.3 else LONG_S
+        copies = random.random() < scenario.copier_rate
+        if copies:
+            self._copiers.append(name)
         seat: Seat | None = None
         for count in range(scenario.transactions):
             await asyncio.sleep(scenario.cluster.think_s * random.random())
@@ -111,6 +120,8 @@ class TxnWorkload:
             txn = Txn(name, count)
             self.history.transactions.append(txn)
             is_written = await self._fill(router, seat, txn, random)
+            if copies and is_written:
+                is_written = await self._commit_offset(router, seat, txn)
             self._trace.add("transaction", name, count, is_written)
             if is_written is None:
                 return
@@ -169,6 +180,37 @@ class TxnWorkload:
             router, seat.name, Step.ADD, lambda client: add_partition(client, seat.name, seat.who, partition)
         )
         return None if code is None or code in _ASK_AGAIN else code is ErrorCode.none
+
+    async def _commit_offset(self, router: Router, seat: Seat, txn: Txn) -> bool | None:
+        """As `_fill`, for how far the producer's group has come."""
+        group, what = f"g-{seat.name}", f"committing offsets of {seat.name}"
+
+        async def add() -> bool | None:
+            code = await self._ask_coordinator(
+                router, seat.name, Step.ADD, lambda client: add_offsets(client, seat.name, seat.who, group)
+            )
+            return None if code is None or code in _ASK_AGAIN else code is ErrorCode.none
+
+        async def commit() -> bool | None:
+            code = await self._ask_coordinator(
+                router,
+                group,
+                Step.OFFSETS,
+                lambda client: commit_offset(
+                    client, seat.name, seat.who, group, self._partitions[0], txn.number + 1, adds=seat.bumps
+                ),
+                GROUP,
+            )
+            return None if code is None or code in _ASK_AGAIN else code is ErrorCode.none
+
+        if not seat.bumps:
+            added = await self._try(add, what)
+            if not added:
+                return added
+        committed = await self._try(commit, what)
+        if committed:
+            txn.offset = txn.number + 1
+        return committed
 
     async def _send(self, router: Router, seat: Seat, partition: TopicPartition, batch: bytearray) -> bool | None:
         found = await router.leader(partition)
@@ -248,10 +290,15 @@ class TxnWorkload:
     # Asking
 
     async def _ask_coordinator(
-        self, router: Router, name: str, step: Step, request: Callable[[SimClient], Awaitable[R]]
+        self,
+        router: Router,
+        name: str,
+        step: Step,
+        request: Callable[[SimClient], Awaitable[R]],
+        kind: int = TRANSACTION,
     ) -> R | None:
-        """The answer of the transactional id's coordinator; None when there is none."""
-        broker = await router.ask(lambda client: find_coordinator(client, name))
+        """The answer of the transactional id's coordinator, or the group's; None when there is none."""
+        broker = await router.ask(lambda client: find_coordinator(client, name, kind))
         if broker is None:
             return None
         self._on_step(step, broker)
@@ -317,8 +364,19 @@ class TxnWorkload:
         final: dict[TopicPartition, Records] = {}
         for partition in self._partitions:
             final[partition] = await self._read_all(router, partition)
+        for name in self._copiers:
+            offset = await self._try(partial(self._offset_of, router, f"g-{name}"), f"offsets of {name}")
+            if offset is not None:
+                self.history.offsets[name] = offset
         router.close()
         return final
+
+    async def _offset_of(self, router: Router, group: str) -> int | None:
+        partition = self._partitions[0]
+        found = await self._ask_coordinator(
+            router, group, Step.OFFSETS, lambda client: fetch_offsets(client, group, partition.topic, 1), GROUP
+        )
+        return found[partition] if isinstance(found, dict) else None
 
     async def _read_all(self, router: Router, partition: TopicPartition) -> Records:
         records: list[tuple[int, bytes]] = []
