@@ -42,6 +42,7 @@ _IGNORED = {
 }
 
 _IGNORED_PREFIXES = {
+    "add.partitions.to.txn.": "a producer that is a moment early is waited for as long as it takes by default",
     "broker.heartbeat.": _KRAFT,
     "broker.session.": _KRAFT,
     "controller.": _KRAFT,

@@ -16,6 +16,8 @@ from penstock.storage.txn_index import AbortedTxn
 
 
 class Transactions:
+    __slots__ = ("_ended", "_open", "first_unstable")  # There is one for each of thousands of partitions.
+
     def __init__(self) -> None:
         self.first_unstable: Offset | None = None  # Where the oldest of them begins.
         self._open: dict[int, Offset] = {}  # Producer id → first offset; in order of that, as they are in the log.

@@ -23,6 +23,8 @@ class VerificationGuard:
 
 
 class VerificationGuards:
+    __slots__ = ("_guards",)
+
     def __init__(self) -> None:
         self._guards: dict[int, VerificationGuard] = {}
 
