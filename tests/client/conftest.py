@@ -7,9 +7,15 @@ import pytest
 import penstock
 from penstock.client import Connection
 from penstock.testing import EmbeddedBroker
-from penstock.testing.plugin import penstock_broker, penstock_settings, penstock_topic
+from penstock.testing.plugin import penstock_broker, penstock_topic
 
-__all__ = ["penstock_broker", "penstock_settings", "penstock_topic"]
+__all__ = ["penstock_broker", "penstock_topic"]
+
+
+@pytest.fixture(scope="session")
+def penstock_settings() -> dict[str, object]:
+    """Transactions that have timed out are looked for more often than every five seconds."""
+    return {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.client import AsyncConnection, Closed, DeliveryFailed, NotServed, Unreachable
+from penstock.client import AsyncConnection, ClientError, Closed, DeliveryFailed, Unreachable
 from penstock.testing import EmbeddedBroker
 
 TIMEOUT_S = 60.0
@@ -116,7 +116,7 @@ def test_stop_ends_the_iteration(penstock_broker: EmbeddedBroker, penstock_topic
 
 def test_errors_are_those_of_the_other_client(penstock_broker: EmbeddedBroker, penstock_topic: str) -> None:
     async def scenario(connection: AsyncConnection) -> None:
-        with pytest.raises(NotServed):
+        with pytest.raises(ClientError, match="no transaction"):
             await connection.publish(penstock_topic, "x", delivery="exactly-once")
         with pytest.raises(DeliveryFailed, match="too large"):
             await connection.publish(penstock_topic, b"x" * 2_000_000)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import penstock
-from penstock.client import ClientError, Closed, Connection, DeliveryFailed, NotServed, Unreachable
+from penstock.client import ClientError, Closed, Connection, DeliveryFailed, Unreachable
 from penstock.testing import EmbeddedBroker
 
 TIMEOUT_S = 60
@@ -47,17 +47,8 @@ def test_at_most_once_asks_for_no_receipt(connection: Connection, penstock_topic
     assert (receipt.topic, receipt.offset) == (penstock_topic, None)
 
 
-def test_exactly_once_says_that_it_is_not_served_yet(connection: Connection, penstock_topic: str) -> None:
-    with pytest.raises(NotServed, match=r"needs transactions.*not serve yet.*at-least-once"):
-        connection.publish(penstock_topic, "x", delivery="exactly-once")
-    with pytest.raises(NotServed):
-        connection.subscribe(penstock_topic, group="g", delivery="exactly-once")
-    with pytest.raises(NotServed):
-        penstock.connect("localhost:1", delivery="exactly-once")
-
-
 def test_an_unknown_delivery_names_those_there_are(connection: Connection, penstock_topic: str) -> None:
-    with pytest.raises(ClientError, match='"at-most-once", "at-least-once"'):
+    with pytest.raises(ClientError, match='"at-most-once", "at-least-once", "exactly-once"'):
         connection.publish(penstock_topic, "x", delivery="twice")
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.client import Connection, NotServed
+from penstock.client import Connection
 from penstock.testing import EmbeddedBroker
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-FIRST, AT_LEAST_ONCE, AT_MOST_ONCE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+FIRST, AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 class Printed(Exception):
@@ -49,7 +49,13 @@ def test_a_delivery_mode_takes_three_more(
         assert printed_by(code, queue=queue) == value
 
 
-def test_exactly_once_is_refused(connection: Connection) -> None:
-    assert '`delivery="exactly-once"` raises `NotServed`' in README
-    with pytest.raises(NotServed):
-        connection.publish("payments", "42", delivery="exactly-once")
+def test_exactly_once_takes_three_more(connection: Connection, penstock_broker: EmbeddedBroker) -> None:
+    code = EXACTLY_ONCE
+    assert len(code.splitlines()) == 3
+    orders, invoices = penstock_broker.create_topic(), penstock_broker.create_topic()
+    code = code.replace('"orders", ', f'"{orders}", timeout=2, ').replace('"invoices"', f'"{invoices}"')
+    for order in ("42", "43"):
+        connection.publish(orders, order).result(60)
+        exec(code, {"queue": connection})
+    with connection.subscribe(invoices, group="g") as messages:
+        assert [next(messages).value, next(messages).value] == [b"invoice for 42", b"invoice for 43"]

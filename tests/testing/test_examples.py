@@ -36,6 +36,12 @@ def test_publish_subscribe_tells_every_group_of_every_order(penstock_broker: Emb
     )
 
 
+def test_exactly_once_writes_one_invoice_for_each_order(penstock_broker: EmbeddedBroker) -> None:
+    lines = output_of("exactly_once.py", penstock_broker, penstock_broker.unused_topic_name())
+    assert lines[-1] == "100 invoices for 100 orders"
+    assert sum(line.startswith("an accident") for line in lines) == 2
+
+
 def test_the_test_file_for_newcomers_passes_where_it_is_copied_to(tmp_path: Path) -> None:
     shutil.copy(EXAMPLES / "test_orders.py", tmp_path)
     result = run_pytest(tmp_path)

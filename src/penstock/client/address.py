@@ -11,8 +11,9 @@ CONNECT_TIMEOUT_S = 5.0
 DEFAULT_PORT = 9092
 
 log = logging.getLogger("penstock.client.librdkafka")
-# One set of settings serves producers and consumers; each would warn of what is meant for the other.
-log.addFilter(lambda record: "CONFWARN" not in record.getMessage())
+# One set of settings serves producers and consumers; each would warn of what is meant for the other. And a coordinator
+# that is not ready for a new producer yet is asked again, without harm.
+log.addFilter(lambda record: "CONFWARN" not in record.getMessage() and not _is_patience(record.getMessage()))
 
 
 def check_reachable(bootstrap_servers: str) -> None:
@@ -35,6 +36,10 @@ def check_reachable(bootstrap_servers: str) -> None:
 def client_settings(bootstrap_servers: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What every librdkafka client here gets. Its log goes to Python's, not to stderr."""
     return {"bootstrap.servers": bootstrap_servers, "client.id": "penstock", "logger": log, **settings}
+
+
+def _is_patience(line: str) -> bool:
+    return "GETPID" in line and line.endswith("retrying")
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

@@ -11,8 +11,10 @@ from typing import Any, Literal, Self
 
 from penstock.client.connection import PUBLISH_TIMEOUT_S, Connection, connect
 from penstock.client.message import Content, Headers, Receipt
-from penstock.client.publisher import FULL_POLL_S
+from penstock.client.process import BATCH_MAX, BATCH_S_MAX
 from penstock.client.subscription_async import AsyncSubscription
+from penstock.client.transaction import TRANSACTION_TIMEOUT_S
+from penstock.client.transaction_async import AsyncStep, AsyncTransaction, published
 
 
 async def connect_async(
@@ -52,13 +54,9 @@ class AsyncConnection:
         Awaited one by one, messages go one by one; `asyncio.gather` or a task group sends them in batches.
         """
         publisher = self._connection.publisher(delivery)
-        while True:
-            future = publisher.try_publish(
-                topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
-            )
-            if future is not None:
-                return await asyncio.wrap_future(future)
-            await asyncio.sleep(FULL_POLL_S)
+        return await published(
+            publisher, topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
+        )
 
     def subscribe(
         self,
@@ -72,8 +70,39 @@ class AsyncConnection:
         """An asynchronous iterator of messages, for an `async with` block. See `Connection.subscribe`."""
         inner = self._connection.subscribe(topic, group=group, start=start, timeout=timeout, delivery=delivery)
         subscription = AsyncSubscription(inner, timeout=timeout)
-        self._subscriptions = [each for each in self._subscriptions if not inner.is_closed] + [subscription]
+        self._subscriptions = [each for each in self._subscriptions if not each.is_closed] + [subscription]
         return subscription
+
+    def transaction(self, *, id: str | None = None, timeout: float = TRANSACTION_TIMEOUT_S) -> AsyncTransaction:
+        """For an `async with` block. See `Connection.transaction`; tasks that are begun in the block belong to it."""
+        return AsyncTransaction(self._connection.transaction(id=id, timeout=timeout))
+
+    def process(
+        self,
+        topic: str | Sequence[str],
+        *,
+        group: str,
+        start: Literal["earliest", "latest"] = "earliest",
+        timeout: float | None = None,
+        batch: int = BATCH_MAX,
+        batch_seconds: float = BATCH_S_MAX,
+        id: str | None = None,
+        transaction_timeout: float = TRANSACTION_TIMEOUT_S,
+    ) -> AsyncStep:
+        """An asynchronous iterator of messages, for an `async with` block. See `Connection.process`."""
+        inner = self._connection.process(
+            topic,
+            group=group,
+            start=start,
+            timeout=timeout,
+            batch=batch,
+            batch_seconds=batch_seconds,
+            id=id,
+            transaction_timeout=transaction_timeout,
+        )
+        step = AsyncStep(inner, timeout=timeout)
+        self._subscriptions = [each for each in self._subscriptions if not each.is_closed] + [step]
+        return step
 
     async def flush(self) -> None:
         """Return when everything published so far is delivered or given up."""

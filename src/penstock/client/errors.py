@@ -13,6 +13,8 @@ _HINTS = {
     "_MSG_TIMED_OUT": "See that the broker runs and can be reached; the message may or may not have arrived.",
     "_PURGE_QUEUE": "Close the connection in order, so that what was published can leave.",
     "_FATAL": "Close the connection and open a new one.",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "Ask the cluster's owner for access to the transactional id.",
+    "INVALID_TRANSACTION_TIMEOUT": "Ask for less than the broker's transaction.max.timeout.ms.",
 }
 
 
@@ -30,6 +32,18 @@ class Unreachable(ClientError):
 
 class DeliveryFailed(ClientError):
     """A message was not acknowledged."""
+
+
+class TransactionFailed(ClientError):
+    """A transaction did not end as it should; this class itself: nobody knows whether it was committed."""
+
+
+class TransactionAborted(TransactionFailed):
+    """Nothing of the transaction will be seen by anybody. It can be done again."""
+
+
+class Fenced(TransactionFailed):
+    """The broker has aborted the transaction, and takes no more from this process under its transactional id."""
 
 
 class SubscriptionFailed(ClientError):

@@ -4,6 +4,7 @@ librdkafka gathers messages into batches, picks partitions, sends again what was
 into futures. Memory is bounded by its queue: with that full, `publish` waits.
 """
 
+import logging
 import threading
 import time
 import weakref
@@ -14,7 +15,6 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as RawMessage
 
-from penstock.client.delivery import Delivery, producer_settings
 from penstock.client.errors import Closed, DeliveryFailed, hint_for, why
 from penstock.client.message import Content, Headers, Receipt, header_list, receipt_of
 
@@ -23,10 +23,12 @@ FULL_POLL_S = 0.01  # How long to wait for room before looking again.
 ANY_PARTITION = -1
 NO_TIMESTAMP = 0
 
+log = logging.getLogger("penstock.client")
+
 
 class Publisher:
-    def __init__(self, settings: Mapping[str, Any], *, delivery: Delivery, timeout_s: float) -> None:
-        self._producer = Producer({**producer_settings(delivery, timeout_s), **settings})
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._producer = Producer(dict(settings))
         self._stopping = threading.Event()
         self._thread = threading.Thread(
             target=_serve_callbacks, args=(self._producer, self._stopping), name="penstock publisher", daemon=True
@@ -61,7 +63,7 @@ class Publisher:
             if error is None:
                 future.set_result(receipt_of(raw))
             else:
-                future.set_exception(_failure(error, topic))
+                self._fail(future, error, topic)
 
         try:
             self._producer.produce(
@@ -76,13 +78,16 @@ class Publisher:
         except BufferError:
             return None
         except KafkaException as exception:
-            future.set_exception(_failure(exception.args[0], topic))
+            self._fail(future, exception.args[0], topic)
         return future
+
+    def _fail(self, future: Future[Receipt], error: KafkaError, topic: str) -> None:
+        what = f"Cannot publish to {topic!r}: {why(error)}."
+        future.set_exception(DeliveryFailed(what, hint_for(error, topic), error.name()))
 
     def flush(self) -> None:
         """Return when everything published so far is delivered or given up."""
-        while self._producer.flush(POLL_S):
-            pass
+        _flush(self._producer)
 
     def close(self) -> None:
         """Flush, and end the thread. Twice is as good as once."""
@@ -91,13 +96,25 @@ class Publisher:
 
 def _serve_callbacks(producer: Producer, stopping: threading.Event) -> None:
     while not stopping.is_set():
-        producer.poll(POLL_S)
+        try:
+            producer.poll(POLL_S)
+        except KafkaException as exception:  # A fatal one, which every future will hear of.
+            log.debug("publishing has failed: %s", why(exception.args[0]))
+            stopping.wait(POLL_S)
+
+
+def _flush(producer: Producer) -> None:
+    while True:
+        try:
+            if not producer.flush(POLL_S):
+                return
+        except KafkaException as exception:  # A fatal one, told once. What is left fails with it.
+            log.debug("publishing has failed: %s", why(exception.args[0]))
 
 
 def _flush_and_stop(producer: Producer, stopping: threading.Event, thread: threading.Thread) -> None:
     try:
-        while producer.flush(POLL_S):
-            pass
+        _flush(producer)
     except KeyboardInterrupt:
         producer.purge()  # Who presses Ctrl-C twice wants to go; the futures hear of it.
         producer.flush(POLL_S)
@@ -105,7 +122,3 @@ def _flush_and_stop(producer: Producer, stopping: threading.Event, thread: threa
     finally:
         stopping.set()
         thread.join()
-
-
-def _failure(error: KafkaError, topic: str) -> DeliveryFailed:
-    return DeliveryFailed(f"Cannot publish to {topic!r}: {why(error)}.", hint_for(error, topic), error.name())

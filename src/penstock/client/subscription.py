@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 
@@ -50,12 +51,12 @@ class Subscription:
         self.group = group
         self._delivery = delivery
         self._timeout = timeout
-        self._in_hand: RawMessage | None = None  # Handed out, not yet done. At least once only.
+        self._in_hand: RawMessage | None = None  # Handed out, not yet done. None with at most once.
         self._stopping = threading.Event()
         self.is_closed = False
         self._lock = threading.Lock()  # Held while librdkafka is at work: it must not be closed meanwhile.
         self._consumer = Consumer({**consumer_settings(delivery, group, start), **settings})
-        self._consumer.subscribe(list(topics))
+        self._subscribe()
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None after `timeout` seconds without one, or when the subscription was stopped.
@@ -64,14 +65,14 @@ class Subscription:
         """
         give_up_at = None if timeout is None else time.monotonic() + timeout
         while True:
-            left_s = POLL_S if give_up_at is None else min(POLL_S, max(0.0, give_up_at - time.monotonic()))
+            left_s = inf if give_up_at is None else max(0.0, give_up_at - time.monotonic())
             with self._lock:
                 if self.is_closed:
                     raise Closed(f"Cannot receive from {self._names}: the subscription is closed.", "Subscribe again.")
                 self._mark_done()
                 if self._stopping.is_set():
                     return None
-                raw = self._consumer.poll(left_s)
+                raw = self._consumer.poll(min(left_s, self._wait_s_max))
                 if raw is not None and self._take(raw):
                     return message_of(raw)
             if raw is None and give_up_at is not None and time.monotonic() >= give_up_at:
@@ -82,7 +83,7 @@ class Subscription:
         with self._lock:
             if include_last:
                 self._mark_done()
-            if self._delivery is Delivery.AT_LEAST_ONCE and not self.is_closed:
+            if self._delivery is not Delivery.AT_MOST_ONCE and not self.is_closed:
                 self._commit()
 
     def mark_done(self) -> None:
@@ -93,7 +94,7 @@ class Subscription:
     @property
     def is_prompt(self) -> bool:
         """Whether `receive(0)` never waits for the broker."""
-        return self._delivery is Delivery.AT_LEAST_ONCE
+        return self._delivery is not Delivery.AT_MOST_ONCE
 
     @property
     def is_stopping(self) -> bool:
@@ -134,6 +135,14 @@ class Subscription:
         if kind is None:
             self.mark_done()
         self.close()
+
+    @property
+    def _wait_s_max(self) -> float:
+        """For the next message, before we look around again."""
+        return POLL_S
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe(list(self.topics))
 
     @property
     def _names(self) -> str:

@@ -78,6 +78,10 @@ class AsyncSubscription:
             await self._in_thread(self._subscription.close)
         self._thread.shutdown(wait=False)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._subscription.is_closed
+
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
