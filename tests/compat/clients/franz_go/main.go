@@ -153,6 +153,10 @@ func main() {
 		}
 		return
 	}
+	if os.Args[1] == "transactor" {
+		runTransactor(os.Args[2])
+		return
+	}
 	bootstrap, jobFile := os.Args[1], os.Args[2]
 	jobs, err := os.ReadFile(jobFile)
 	if err != nil {
