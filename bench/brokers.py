@@ -114,7 +114,9 @@ class Kafka(Broker):
             "controller.listener.names=CONTROLLER\n"
             f"controller.quorum.bootstrap.servers={HOST}:{controller_port}\n"
             f"log.dirs={self.directory}/data\n"
-            "offsets.topic.replication.factor=1\n" + self.settings
+            "offsets.topic.replication.factor=1\n"
+            "transaction.state.log.replication.factor=1\n"
+            "transaction.state.log.min.isr=1\n" + self.settings
         )
         form = ["format", "--standalone", "--cluster-id", CLUSTER_ID, "--config", str(self.properties)]
         subprocess.run([*java.program("kafka.tools.StorageTool"), *form], check=True, stdout=subprocess.DEVNULL)

@@ -49,7 +49,7 @@ class Workload:
     partitions: int = 1
     is_synced: bool = False
     compression: str = "none"
-    number: int = 0  # Producers, consumers or records a second.
+    number: int = 0  # Producers, consumers, records a second, or milliseconds of a transaction.
     is_quick: bool = True  # Whether it is part of a quick run.
 
     def count(self, megabytes: float) -> int:
@@ -130,6 +130,21 @@ def _produce_defaults(workload: Workload, stage: Stage) -> Figures:
     )
     figure = "synced MB/s" if workload.is_synced else "produce MB/s"
     return {figure: produced, "CPU s per GB": cpu.lap_s() * 1000 / megabytes}
+
+
+def _transactions(workload: Workload, stage: Stage) -> Figures:
+    """In transactions of so many milliseconds: one long one costs little more than none, many short ones do."""
+    broker, load, scale, topic = stage
+    megabytes, cpu = scale.megabytes / 2, broker.cpu_laps()
+    produced = load.produce(
+        broker.bootstrap,
+        topic,
+        count=workload.count(megabytes),
+        record_bytes=workload.record_bytes,
+        transaction_ms=workload.number,
+        batch_size=BATCH_SIZE,
+    )
+    return {"produce MB/s": produced, "CPU s per GB": cpu.lap_s() * 1000 / megabytes}
 
 
 def _prebuilt(workload: Workload, stage: Stage) -> Figures:
@@ -226,6 +241,8 @@ WORKLOADS = [
     Workload("1 KB, lz4", _produce_and_consume, compression="lz4", is_quick=False),
     Workload("1 KB, zstd", _produce_and_consume, compression="zstd", is_quick=False),
     Workload("1 KB, fsync before every answer", _produce_defaults, is_synced=True),
+    Workload("1 KB, transactions of 100 ms", _transactions, number=100),
+    Workload("1 KB, 12 partitions, transactions of 10 ms", _transactions, partitions=12, number=10, is_quick=False),
     Workload("1 KB, librdkafka", _rdkafka),
     Workload("1 KB, prebuilt requests of 1 MB", _prebuilt),
     Workload("one record at a time, to a consumer", _round_trips, record_bytes=100, number=500),
