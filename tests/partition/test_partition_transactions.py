@@ -213,6 +213,26 @@ def test_an_answer_that_a_marker_has_overtaken_counts_no_more(tmp_path: Path) ->
     run(scenario())
 
 
+def test_the_marker_of_the_last_transaction_does_not_touch_who_asks_for_the_next(tmp_path: Path) -> None:
+    """KIP-890: EndTxn is answered before the markers are written, and the next transaction may begin at once."""
+
+    async def scenario() -> None:
+        partition = open_partition(PosixFileSystem(), tmp_path, OS)
+        write(partition)
+        guard = partition.begin_verification(PID, 1, 0, begins_at_zero=True)
+        end(partition, commit=True, epoch=1, version=TV2)
+        view = txn_batch(b"next", epoch=1)
+        assert partition.append(view, produce_version=12, is_transactional=True, guard=guard).base_offset == 2
+        end(partition, commit=True, epoch=2, version=TV2)
+        late = partition.begin_verification(PID, 2, 0, begins_at_zero=True)
+        end(partition, commit=False, epoch=3, version=TV2)  # Of that transaction itself.
+        with pytest.raises(Refused):
+            view = txn_batch(b"late", epoch=2)
+            partition.append(view, produce_version=12, is_transactional=True, guard=late)
+
+    run(scenario())
+
+
 def test_nothing_overtakes_a_batch_that_waits_for_the_coordinator(tmp_path: Path) -> None:
     async def scenario() -> None:
         partition = open_partition(PosixFileSystem(), tmp_path, OS)

@@ -243,11 +243,11 @@ class ProducerState:
             producer.coordinator_epoch = marker.coordinator_epoch
             producer.txn_first_offset = None
             self.transactions.end(header.producer_id, Offset(base_offset))
-            self.guards.end(header.producer_id)
+            self.guards.on_marker(header.producer_id, header.producer_epoch)
         elif header.attributes & _DATA_MASK == TRANSACTIONAL_MASK and producer.txn_first_offset is None:
             producer.txn_first_offset = Offset(base_offset)
             self.transactions.begin(header.producer_id, Offset(base_offset))
-            self.guards.end(header.producer_id)
+            self.guards.on_first_batch(header.producer_id)
         return header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else now_ms
 
     def _begin(self, header: BatchHeader) -> Producer:

@@ -54,5 +54,14 @@ class VerificationGuards:
                 f"producer {header.producer_id}: sequence {first} where {guard.lowest_sequence} is due",
             )
 
-    def end(self, producer_id: int) -> None:
+    def on_first_batch(self, producer_id: int) -> None:
         self._guards.pop(producer_id, None)
+
+    def on_marker(self, producer_id: int, epoch: int) -> None:
+        """Of a producer whose epoch is new with every transaction, the marker has the epoch of the next one.
+
+        Who asks for that one already, while the markers of the last are still being written, is not meant.
+        """
+        guard = self._guards.get(producer_id)
+        if guard is not None and not (guard.begins_at_zero and guard.epoch >= epoch):
+            del self._guards[producer_id]
