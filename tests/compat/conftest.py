@@ -28,6 +28,7 @@ GROUP_CONFIG = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "500",
     "offsets.topic.num.partitions": "2",  # The tests read all of it.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 
 _HERE = Path(__file__).parent
