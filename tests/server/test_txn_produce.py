@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fake_coordinator import FakeCoordinator, FakeLinks
 from in_process_broker import Client, RunningBroker, produce_fields, run, running_broker, until
-from test_transactions import FEW, Producer, producer_on
+from test_txn_requests import FEW, Producer, producer_on
 
 from penstock.base.errors import ErrorCode
 from penstock.base.types import TopicPartition
