@@ -16,7 +16,7 @@ run: .venv/core.stamp ## Start a broker on localhost:9092, with its data in ./pe
 	@$(BIN)/penstock serve
 
 # Faults are measured, so they have the machine for themselves; the rest shares two processors.
-test: .venv/dev.stamp ## Run all tests.
+test: .venv/spark.stamp ## Run all tests.
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --ignore tests/faults
 	$(BIN)/python -m pytest tests/faults
 
@@ -26,7 +26,7 @@ faults: .venv/dev.stamp ## Run all fault tests, also those that take minutes. HO
 compat: .venv/dev.stamp ## Run real clients and Kafka's tools against a broker. CLUSTER=3: against three with ZooKeeper.
 	PENSTOCK_COMPAT_CLUSTER=$(or $(CLUSTER),1) $(BIN)/python -m pytest tests/compat
 
-check: .venv/dev.stamp ## Lint, types and layering.
+check: .venv/spark.stamp ## Lint, types and layering.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -50,6 +50,7 @@ lock: .venv/dev.stamp ## Renew the lock files from pyproject.toml.
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate pyproject.toml --group dev -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate --constraint requirements-dev.lock --group bench -o requirements-bench.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate --constraint requirements-dev.lock --constraint requirements-bench.lock pyproject.toml --extra spark --group spark -o requirements-spark.lock
 
 clean: ## Remove what the other targets made (not your data).
 	rm -rf .venv .cache dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -69,6 +70,11 @@ clean: ## Remove what the other targets made (not your data).
 .venv/dev.stamp: requirements-dev.lock | .venv/core.stamp
 	@echo "Installing the test and check tools ..."
 	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@
+
+.venv/spark.stamp: requirements-spark.lock | .venv/dev.stamp
+	@echo "Installing Spark ..."
+	@$(PIP) install --require-hashes -r requirements-spark.lock
 	@touch $@
 
 .venv/bench.stamp: requirements-bench.lock | .venv/dev.stamp
