@@ -59,3 +59,9 @@ def test_the_wheel_carries_its_types_and_licence(environment: Path) -> None:
     library = environment / "venv/lib"
     assert list(library.glob("python3.*/site-packages/penstock/py.typed"))
     assert list(library.glob("python3.*/site-packages/penstock-*.dist-info/licenses/LICENSE"))
+
+
+def test_the_wheel_carries_the_spark_source_but_not_spark(environment: Path) -> None:
+    (packages,) = (environment / "venv/lib").glob("python3.*/site-packages")
+    assert (packages / "pyspark_penstock/__init__.py").exists()
+    assert not (packages / "pyspark").exists()
