@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+# Between brokers, which are not throttled. A client's has no place to be told of it.
+WITHOUT_THROTTLE = frozenset({ApiKey.ENVELOPE, ApiKey.WRITE_TXN_MARKERS})
+
 _KIND = struct.Struct(">I")  # api_key and api_version
 _START = struct.Struct(">Ii")  # Those two, correlation_id
 
@@ -172,5 +175,5 @@ def _close(answer: Awaitable[Struct]) -> None:
 
 
 def _note_throttle(header: RequestHeader, response: Struct) -> None:
-    if header.throttle_ms and header.api_key != ApiKey.ENVELOPE:  # A client's, which is refused, has no place for it.
+    if header.throttle_ms and header.api_key not in WITHOUT_THROTTLE:
         response.throttle_time_ms = header.throttle_ms

@@ -1,7 +1,7 @@
 """Transactions on a cluster whose brokers die at every step of them: aborted reads, lost writes, torn transactions.
 
 A seed that fails prints `seed=… step=…` and its scenario. Add it to txn_seeds.txt, where it stays after the fix. To
-run certain seeds: `PENSTOCK_TXN_SEEDS=17 pytest tests/sim/test_transactions.py`, or a range, `1-1000`.
+run certain seeds: `PENSTOCK_TXN_SEEDS=17 pytest tests/sim/test_txn_simulation.py`, or a range, `1-1000`.
 """
 
 from dataclasses import replace
