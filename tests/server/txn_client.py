@@ -62,8 +62,9 @@ class Brokers:
 def code_of(answer: Struct) -> ErrorCode:
     """The one error code of an answer, wherever it is."""
     fields = vars(answer) if hasattr(answer, "__dict__") else {name: getattr(answer, name) for name in answer.__slots__}
-    if fields.get("error_code"):
-        return ErrorCode(fields["error_code"])
+    for name in ("error_code", "partition_error_code"):
+        if fields.get(name):
+            return ErrorCode(fields[name])
     for value in fields.values():
         if isinstance(value, list) and value and isinstance(value[0], Struct):
             return code_of(value[0])
