@@ -23,7 +23,7 @@ class FakeCoordinator:
     async def find(self, transactional_id: str) -> BrokerRegistration:
         return BrokerRegistration(node_id=self.node_id, epoch=1, host="127.0.0.1", port=1, rack=None)
 
-    async def add_partitions(self, command: AddPartitions) -> PartitionsReply:
+    async def add_partitions_in_turn(self, command: AddPartitions) -> PartitionsReply:
         self.asked.append(("add", command))
         await self.free.wait()
         if self.code is ErrorCode.none:

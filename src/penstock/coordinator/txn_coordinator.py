@@ -5,7 +5,8 @@ transaction is complete; whoever coordinates the id after a crash begins that ag
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from penstock.base.clock import Clock
 from penstock.base.config import BrokerConfig
@@ -35,8 +36,10 @@ log = get_logger(__name__)
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 FAILED_RETRY_S = 30.0  # After an error that nobody has thought of: it fills the log.
+TURN_S_MAX = 0.5  # Longer than an end takes when all is well. Nobody's connection waits for more than that.
 RETRY_S = 0.5  # While the coordinator's own partition takes nothing: too few replicas in sync, or a full disk.
 
+T = TypeVar("T")
 DecideWithId = Callable[[TxnShard, int | None, Token, Now], Decision]
 
 
@@ -89,6 +92,8 @@ class TxnCoordinator:
             on_closed=lambda number, runner: self._stop_completing(runner),
         )
         self._completing: dict[ShardRunner[TxnShard], asyncio.Task[None]] = {}
+        # By transactional id, whom to tell that its transaction has ended. No more than there are requests.
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
 
     def start(self) -> None:
         """Follow the image; to be called after the partitions have subscribed to it."""
@@ -122,7 +127,11 @@ class TxnCoordinator:
         def decide(shard: TxnShard, new_id: int | None, token: Token, now: Now) -> Decision:
             return shard.init_producer_id(command, new_id, token, now)
 
-        return await self._call_with_id(command.transactional_id, decide)
+        return await self._in_turn(
+            command.transactional_id,
+            lambda: self._call_with_id(command.transactional_id, decide),
+            lambda reply: reply.error_code is ErrorCode.concurrent_transactions,
+        )
 
     async def end(self, command: EndTxn) -> ProducerReply:
         def decide(shard: TxnShard, new_id: int | None, token: Token, now: Now) -> Decision:
@@ -136,6 +145,41 @@ class TxnCoordinator:
         )
         assert isinstance(reply, PartitionsReply)
         return reply
+
+    async def add_partitions_in_turn(self, command: AddPartitions) -> PartitionsReply:
+        """As `add_partitions`, once the transaction before has ended; CONCURRENT_TRANSACTIONS if that takes long."""
+        return await self._in_turn(
+            command.transactional_id,
+            lambda: self.add_partitions(command),
+            lambda reply: ErrorCode.concurrent_transactions in reply.codes.values(),
+        )
+
+    async def _in_turn(
+        self, transactional_id: str, ask: Callable[[], Awaitable[T]], is_early: Callable[[T], bool]
+    ) -> T:
+        """The answer; if it is that a transaction still ends, the one after that.
+
+        A transaction ends in milliseconds, and clients ask again after twenty, or a hundred.
+        """
+        ended = asyncio.get_running_loop().create_future()  # Before asking: it may end while the answer is committed.
+        waiting = self._waiting.setdefault(transactional_id, set())
+        waiting.add(ended)
+        try:
+            answer = await ask()
+            if is_early(answer):
+                await asyncio.wait((ended,), timeout=TURN_S_MAX)
+                if ended.done():
+                    answer = await ask()
+            return answer
+        finally:
+            waiting.discard(ended)
+            if not waiting and self._waiting.get(transactional_id) is waiting:
+                del self._waiting[transactional_id]
+
+    def _tell_ended(self, transactional_id: str) -> None:
+        for ended in self._waiting.pop(transactional_id, ()):
+            if not ended.done():
+                ended.set_result(None)
 
     async def verify_partitions(self, command: AddPartitions) -> PartitionsReply:
         reply = await self._runtime.call(
@@ -217,6 +261,7 @@ class TxnCoordinator:
             runner.run(lambda now: runner.shard.complete(ending, now))
             if runner.shard.completing.get(ending.transactional_id) is ending:  # It could not be appended.
                 await asyncio.sleep(RETRY_S)
+        self._tell_ended(ending.transactional_id)
 
 
 async def _until_committed(runner: ShardRunner[TxnShard]) -> None:

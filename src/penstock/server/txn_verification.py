@@ -26,7 +26,7 @@ REQUEST_VERSION = 5
 TRANSACTION_VERSION = 2  # Of a producer whose partitions its leaders add.
 ANSWER_S_MAX = 10.0  # Adding waits for replicas. Who gets no answer is asked to send again.
 # A producer whose last transaction is still being ended is a moment early: its markers are on their way.
-RETRY_S = 0.02
+RETRY_S = 0.005
 RETRY_S_MAX = 0.1
 QUESTIONS_MAX = 10_000  # For one coordinator: a producer each. Beyond that they are told to send again.
 
@@ -38,7 +38,7 @@ class TxnCoordinatorPort(Protocol):
 
     async def find(self, transactional_id: str) -> BrokerRegistration: ...
 
-    async def add_partitions(self, command: AddPartitions) -> PartitionsReply: ...
+    async def add_partitions_in_turn(self, command: AddPartitions) -> PartitionsReply: ...
 
     async def verify_partitions(self, command: AddPartitions) -> PartitionsReply: ...
 
@@ -104,7 +104,7 @@ class TxnVerification:
             if broker.node_id != self._node_id:
                 return await self._queue(broker.node_id).ask(question, is_added)
             local = self._coordinator
-            reply = await (local.add_partitions(question) if is_added else local.verify_partitions(question))
+            reply = await (local.add_partitions_in_turn(question) if is_added else local.verify_partitions(question))
             return reply.codes
         except Refused as refused:
             return dict.fromkeys(question.partitions, refused.code)

@@ -35,4 +35,4 @@ async def _add(context: Context, request: Struct) -> ErrorCode:
         producer=Producer(request.producer_id, request.producer_epoch),
         partitions=frozenset({partition}),
     )
-    return (await context.txns.add_partitions(command)).codes[partition]
+    return (await context.txns.add_partitions_in_turn(command)).codes[partition]

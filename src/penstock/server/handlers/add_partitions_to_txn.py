@@ -6,12 +6,13 @@ v2 adds PRODUCER_FENCED, v3 is the first flexible version.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.types import TopicPartition
 from penstock.coordinator.txn.commands import AddPartitions
 from penstock.coordinator.txn.metadata import VERSION_WITH_BUMP, Producer
+from penstock.coordinator.txn.replies import PartitionsReply
 from penstock.server.api import ApiKey, RequestHeader, handler
 from penstock.server.authentication import require_broker
 from penstock.server.context import Context
@@ -23,6 +24,7 @@ BROKER_VERSION = 4
 BUMP_VERSION = 5
 
 Codes = dict[TopicPartition, ErrorCode]
+Ask = Callable[[AddPartitions], Awaitable[PartitionsReply]]
 
 
 @handler(ApiKey.ADD_PARTITIONS_TO_TXN, versions=range(6))
@@ -34,7 +36,7 @@ async def add_partitions_to_txn(context: Context, header: RequestHeader, request
         producer=Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
         partitions=_partitions(request.v3_and_below_topics),
     )
-    codes = await _codes(context, command, verify_only=False)
+    codes = await _added(context, command, context.txns.add_partitions_in_turn)
     told = {partition: fenced_as(code, header.version, FENCED_VERSION) for partition, code in codes.items()}
     return Struct(results_by_topic_v3_and_below=_results(request.v3_and_below_topics, told))
 
@@ -54,7 +56,15 @@ async def _of_brokers(context: Context, header: RequestHeader, request: Struct) 
         for item in request.transactions
     ]
     asked = zip(commands, request.transactions, strict=True)
-    answers = await asyncio.gather(*(_codes(context, command, item.verify_only) for command, item in asked))
+    txns = context.txns  # Without waiting for turns: the others of the same request would wait with it.
+    answers = await asyncio.gather(
+        *(
+            _codes(command, txns.verify_partitions)
+            if item.verify_only
+            else _added(context, command, txns.add_partitions)
+            for command, item in asked
+        )
+    )
     return Struct(
         error_code=ErrorCode.none,
         results_by_transaction=[
@@ -64,18 +74,20 @@ async def _of_brokers(context: Context, header: RequestHeader, request: Struct) 
     )
 
 
-async def _codes(context: Context, command: AddPartitions, verify_only: bool) -> Codes:
+async def _added(context: Context, command: AddPartitions, ask: Ask) -> Codes:
+    unknown = {partition for partition in command.partitions if not _exists(context, partition)}
+    if unknown:
+        # What the image does not have could not be told from what is deleted when the markers are written.
+        missing, others = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
+        return {partition: missing if partition in unknown else others for partition in command.partitions}
+    return await _codes(command, ask)
+
+
+async def _codes(command: AddPartitions, ask: Ask) -> Codes:
     try:
         if not command.transactional_id:
             raise Refused(ErrorCode.invalid_request, "the transactional id is empty")
-        if verify_only:
-            return dict((await context.txns.verify_partitions(command)).codes)
-        unknown = {partition for partition in command.partitions if not _exists(context, partition)}
-        if unknown:
-            # What the image does not have could not be told from what is deleted when the markers are written.
-            missing, others = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
-            return {partition: missing if partition in unknown else others for partition in command.partitions}
-        return dict((await context.txns.add_partitions(command)).codes)
+        return dict((await ask(command)).codes)
     except Refused as refused:
         return dict.fromkeys(command.partitions, refused.code)
 
