@@ -137,13 +137,14 @@ def test_a_marker_that_comes_before_the_answer_takes_it_away(tmp_path: Path) -> 
         await broker.create_topic("topic")
         client = await broker.connect()
         coordinator.free.clear()
-        client.send(ApiKey.PRODUCE, 12, **fields((0, txn_records())))
+        coordinator.ongoing["t"] = {TopicPartition("topic", 0)}
+        client.send(ApiKey.PRODUCE, TV1_VERSION, **fields((0, txn_records())))
         await until(lambda: bool(coordinator.asked))
         broker.partition("topic").append_marker(
             producer_id=PID, producer_epoch=0, coordinator_epoch=0, is_commit=False, transaction_version=1
         )
         coordinator.free.set()
-        answer = await client.receive_reply(ApiKey.PRODUCE, 12)
+        answer = await client.receive_reply(ApiKey.PRODUCE, TV1_VERSION)
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.invalid_txn_state
         assert broker.partition("topic").log.log_end == 1
 
