@@ -47,7 +47,6 @@ async def _commit(context: Context, version: int, request: Struct, topics: tuple
     group_id = request.group_id
     if request.producer_id < 0 or request.producer_epoch < 0:
         raise Refused(ErrorCode.invalid_producer_id_mapping)
-    assert context.txn_verification is not None
     partition = context.groups.led_partition(group_id)
     guard = await context.txn_verification.verify(
         partition,
