@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from in_process_broker import RunningBroker, running_broker
@@ -11,7 +12,10 @@ from test_replication import run as run_cluster
 from txn_client import GROUP_KEY, Brokers, Txn
 
 from penstock.base.errors import ErrorCode
+from penstock.partition.partition import Partition
+from penstock.partition.verification_guards import VerificationGuard
 from penstock.server.api import ApiKey
+from penstock.server.txn_verification import TxnVerification
 from penstock.wire.codec import Struct
 
 NONE = ErrorCode.none
@@ -94,6 +98,29 @@ def test_who_has_lost_its_transactional_id_commits_nothing(tmp_path: Path) -> No
         stranger.producer_id = -1  # No producer at all: it would be a commit outside of any transaction.
         assert await stranger.commit_offset(8) is ErrorCode.invalid_producer_id_mapping
         assert await fetch(brokers) == 7
+
+    run(tmp_path, scenario)
+
+
+def test_a_verification_that_got_lost_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verify, losses = TxnVerification.verify, [True]
+
+    async def verify_and_lose(self: TxnVerification, partition: Partition, **fields: Any) -> VerificationGuard | None:
+        guard = await verify(self, partition, **fields)
+        if losses:
+            losses.pop()
+            partition.producers.guards.on_first_batch(fields["producer_id"])
+        return guard
+
+    monkeypatch.setattr(TxnVerification, "verify", verify_and_lose)
+
+    async def scenario(broker: RunningBroker, brokers: Brokers) -> None:
+        txn = Txn(brokers)
+        await txn.init()
+        assert await txn.commit_offset(5) is NONE
+        assert await txn.end() is NONE
+        assert await fetch_when_stable(brokers) == 5
+        assert losses == []
 
     run(tmp_path, scenario)
 

@@ -37,6 +37,8 @@ async def txn_offset_commit(context: Context, header: RequestHeader, request: St
     if topics:
         try:
             reply = await _commit(context, header.version, request, topics)
+            if _is_unverified(reply):
+                reply = await _commit(context, header.version, request, topics)
         except Refused as error:
             reply = refused(topics, _told(error.code, header.version))
         fill(answers, reply)
@@ -67,6 +69,14 @@ async def _commit(context: Context, version: int, request: Struct, topics: tuple
     reply = await context.groups.call(group_id, lambda shard, token, now: shard.commit_txn_offsets(command, token, now))
     assert isinstance(reply, CommitReply)
     return reply
+
+
+def _is_unverified(reply: CommitReply) -> bool:
+    """Whether what the coordinator of the transaction has said got lost before the offsets were written.
+
+    The partition forgets it with a new start, or when too many ask. Clients do not try again, so it is asked once more.
+    """
+    return any(code is ErrorCode.invalid_txn_state for topic in reply.topics for _, code in topic.partitions)
 
 
 def _told(code: ErrorCode, version: int) -> ErrorCode:
