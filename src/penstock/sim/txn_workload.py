@@ -60,6 +60,7 @@ class Seat:
     name: str
     who: Identity
     bumps: bool  # Of transaction.version 2.
+    may_be_refused: bool  # Its transactions may take too long, or another has taken its place.
     sequences: dict[TopicPartition, int] = field(default_factory=dict)
 
     def become(self, who: Identity) -> None:
@@ -116,7 +117,7 @@ class TxnWorkload:
                 who = await self._try(partial(self._init, router, name, timeout_s), f"initialising {name}")
                 if who is None:
                     return
-                seat = Seat(name, who, bumps)
+                seat = Seat(name, who, bumps, may_be_refused=timeout_s < LONG_S)
             txn = Txn(name, count)
             self.history.transactions.append(txn)
             is_written = await self._fill(router, seat, txn, random)
@@ -129,11 +130,13 @@ class TxnWorkload:
                 if random.random() < 0.5 and is_written:
                     # It is not dead, only slow: it wants to commit when another has taken its place.
                     txn.outcome = Outcome.UNKNOWN
+                    seat.may_be_refused = True
                     self._zombies.append(
                         asyncio.create_task(self._end_late(self._router(f"zombie-{name}-{count}"), seat, txn, random))
                     )
                 seat = None
             elif not is_written:
+                seat.may_be_refused = True  # It was, already.
                 await self._end(router, seat, txn, is_commit=False)
                 seat = None  # As a client that cannot tell what of its records is there.
             elif random.random() < scenario.handover_rate:
@@ -179,7 +182,7 @@ class TxnWorkload:
         code = await self._ask_coordinator(
             router, seat.name, Step.ADD, lambda client: add_partition(client, seat.name, seat.who, partition)
         )
-        return None if code is None or code in _ASK_AGAIN else code is ErrorCode.none
+        return None if code is None or code in _ASK_AGAIN else self._is_taken(seat, code, f"adding {partition}")
 
     async def _commit_offset(self, router: Router, seat: Seat, txn: Txn) -> bool | None:
         """As `_fill`, for how far the producer's group has come."""
@@ -189,7 +192,7 @@ class TxnWorkload:
             code = await self._ask_coordinator(
                 router, seat.name, Step.ADD, lambda client: add_offsets(client, seat.name, seat.who, group)
             )
-            return None if code is None or code in _ASK_AGAIN else code is ErrorCode.none
+            return None if code is None or code in _ASK_AGAIN else self._is_taken(seat, code, what)
 
         async def commit() -> bool | None:
             code = await self._ask_coordinator(
@@ -201,7 +204,7 @@ class TxnWorkload:
                 ),
                 GROUP,
             )
-            return None if code is None or code in _ASK_AGAIN else code is ErrorCode.none
+            return None if code is None or code in _ASK_AGAIN else self._is_taken(seat, code, what)
 
         if not seat.bumps:
             added = await self._try(add, what)
@@ -227,6 +230,12 @@ class TxnWorkload:
         if code in _WRITE_AGAIN:
             router.doubt()
             return None
+        return self._is_taken(seat, code, f"writing to {partition}")
+
+    def _is_taken(self, seat: Seat, code: ErrorCode, what: str) -> bool:
+        """Whether the answer is not a refusal. One to a producer that has done nothing wrong is a problem."""
+        if code is not ErrorCode.none and not seat.may_be_refused:
+            self.complaints.append(f"{seat.name} as {seat.who} was refused {what}: {code.name}")
         return code is ErrorCode.none
 
     def _batch(self, seat: Seat, partition: TopicPartition, value: bytes) -> bytearray:
@@ -270,21 +279,19 @@ class TxnWorkload:
             return True
         if is_commit and is_sure:
             txn.outcome = Outcome.ABORTED
-        return False
+        return self._is_taken(seat, code, f"ending {txn}")
 
     async def _hand_over(self, router: Router, seat: Seat, txn: Txn, *, is_commit: bool) -> Seat | None:
         """Another process takes the transaction over and ends it, twice; gives who may go on (KIP-939)."""
         who = await self._try(partial(self._init, router, seat.name, LONG_S, keeps=True), f"handing over {seat.name}")
         if who is None:
             return None
-        taker = Seat(seat.name, who, seat.bumps)
+        taker = Seat(seat.name, who, seat.bumps, seat.may_be_refused)
         if not await self._end(router, taker, txn, is_commit=is_commit):
             return None
         again = Txn(txn.producer, txn.number, txn.values, txn.outcome)
-        if await self._end(router, Seat(seat.name, who, seat.bumps), again, is_commit=is_commit):
+        if await self._end(router, Seat(seat.name, who, seat.bumps, may_be_refused=False), again, is_commit=is_commit):
             assert again.outcome is txn.outcome, "the same request has got another answer"
-        elif not seat.bumps or txn.outcome is not Outcome.ABORTED:
-            self.complaints.append(f"{txn} was ended again, and refused")
         return None  # Its timeout is not that of a producer.
 
     # Asking
