@@ -92,8 +92,9 @@ class TxnCoordinator:
             on_closed=lambda number, runner: self._stop_completing(runner),
         )
         self._completing: dict[ShardRunner[TxnShard], asyncio.Task[None]] = {}
-        # By transactional id, whom to tell that its transaction has ended. No more than there are requests.
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        # By transactional id, whom to tell that its transaction has ended. In the order in which they came: a set's would
+        # be another in every process. No more than there are requests.
+        self._waiting: dict[str, dict[asyncio.Future[None], None]] = {}
 
     def start(self) -> None:
         """Follow the image; to be called after the partitions have subscribed to it."""
@@ -162,8 +163,8 @@ class TxnCoordinator:
         A transaction ends in milliseconds, and clients ask again after twenty, or a hundred.
         """
         ended = asyncio.get_running_loop().create_future()  # Before asking: it may end while the answer is committed.
-        waiting = self._waiting.setdefault(transactional_id, set())
-        waiting.add(ended)
+        waiting = self._waiting.setdefault(transactional_id, {})
+        waiting[ended] = None
         try:
             answer = await ask()
             if is_early(answer):
@@ -172,7 +173,7 @@ class TxnCoordinator:
                     answer = await ask()
             return answer
         finally:
-            waiting.discard(ended)
+            waiting.pop(ended, None)
             if not waiting and self._waiting.get(transactional_id) is waiting:
                 del self._waiting[transactional_id]
 
