@@ -92,8 +92,8 @@ class TxnCoordinator:
             on_closed=lambda number, runner: self._stop_completing(runner),
         )
         self._completing: dict[ShardRunner[TxnShard], asyncio.Task[None]] = {}
-        # By transactional id, whom to tell that its transaction has ended, in the order in which they came: that of a set
-        # would be another in every process. No more than there are requests.
+        # By transactional id, whom to tell that its transaction has ended, in the order in which they came: a set has
+        # another one in every process. No more than there are requests.
         self._waiting: dict[str, dict[asyncio.Future[None], None]] = {}
 
     def start(self) -> None:

@@ -65,6 +65,10 @@ class TxnScenario:
             ambushes=tuple(_draw_ambush(random, cluster.session_s) for _ in range(random.choice((0, 1, 2, 3)))),
         )
 
+    @property
+    def has_wrong_clocks(self) -> bool:
+        return any(mishap.fault is Fault.CLOCK for mishap in self.cluster.mishaps)
+
     def __str__(self) -> str:
         own = [f"  {name}={getattr(self, name)}" for name in self.__dataclass_fields__ if name != "cluster"]
         return "\n".join([*own, str(self.cluster)])
