@@ -215,11 +215,15 @@ class Brokers:
 
     def leader(self, topic: str, partition: int) -> Connection:
         """The connection to the partition's leader; inside `persist` only."""
+        return self._to(self.leader_id(topic, partition))
+
+    def leader_id(self, topic: str, partition: int) -> int:
+        """As `leader`."""
         if (topic, partition) not in self._leaders:
             self._learn_leaders({topic})
         if (topic, partition) not in self._leaders:
             raise TryAgain(f"{topic}-{partition} has no leader")
-        return self._to(self._leaders[topic, partition])
+        return self._leaders[topic, partition]
 
     def any(self) -> Connection:
         """A connection to somebody who answers; inside `persist` only."""
@@ -234,8 +238,10 @@ class Brokers:
     def at(self, address: Address) -> Connection:
         return self._connected(address)
 
-    def forget_leaders(self) -> None:
-        self._leaders.clear()
+    def addresses(self) -> list[Address]:
+        """Of all brokers; inside `persist` only."""
+        self._metadata([])
+        return sorted(self._addresses.values())
 
     def _learn_leaders(self, topics: set[str]) -> None:
         reply = self._metadata(sorted(topics))
