@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -36,6 +44,7 @@ from penstock.spark.filters import Narrowed
 from penstock.spark.options import EARLIEST, LATEST, Bound, SourceOptions, read_source_options
 from penstock.spark.plan import OffsetRange, Offsets, TopicPartition
 from penstock.spark.reader import DataLoss, Wanted, read
+from penstock.spark.writer import BatchWriter, StreamWriter, read_sink_options
 
 SCHEMA = (
     StructType()
@@ -53,7 +62,7 @@ _FILTERS_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class PenstockDataSource(DataSource):
-    """The source of format `penstock`, with the options and columns of Spark's Kafka connector."""
+    """Source and sink of format `penstock`, with the options and columns of Spark's Kafka connector."""
 
     options: MutableMapping[str, str]
 
@@ -75,6 +84,16 @@ class PenstockDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         self._check_schema(schema)
         return StreamReader(read_source_options(dict(self.options), is_streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        if overwrite:
+            raise ValueError('a topic cannot be overwritten: use mode("append")')
+        return BatchWriter(read_sink_options(dict(self.options), schema, is_streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        if overwrite:
+            raise ValueError('a topic has no complete output: use outputMode("append") or outputMode("update")')
+        return StreamWriter(read_sink_options(dict(self.options), schema, is_streaming=True))
 
     def _check_schema(self, schema: StructType) -> None:
         if schema != self.schema():
