@@ -51,6 +51,9 @@ def transactional_settings(transactional_id: str, timeout_s: float, transaction_
         # The next transaction may begin before the last one's markers are written, and is then asked to come again:
         # with librdkafka's 100 ms a transaction with offsets took 103 ms here, with this 17 ms.
         "retry.backoff.ms": TRANSACTION_RETRY_MS,
+        # When no broker answers for a while, librdkafka would forget them all and begin anew with the addresses it was
+        # given; but it keeps the group's coordinator in mind, and waits for that forgotten one for ever (2.16).
+        "metadata.recovery.strategy": "none",
     }
 
 

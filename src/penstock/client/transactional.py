@@ -70,7 +70,7 @@ class TransactionalPublisher(Publisher):
         try:
             self._check_taken()
             if offsets:
-                self._call("commit", lambda: self._producer.send_offsets_to_transaction(offsets, group))
+                self._send_offsets(offsets, group)
             self._call("commit", self._producer.commit_transaction)
         except TransactionAborted:
             self.abort()
@@ -109,9 +109,23 @@ class TransactionalPublisher(Publisher):
         if self._failure is not None:
             raise self._aborted(str(self._failure), self._failure.code)
 
-    def _call(self, verb: str, function: Callable[[], object]) -> None:
+    def _send_offsets(self, offsets: list[TopicPartition], group: Any) -> None:
+        """TransactionAborted when the group's coordinator does not answer within the transaction's time."""
+        try:
+            self._call(
+                "commit",
+                lambda: self._producer.send_offsets_to_transaction(offsets, group, self._transaction_timeout_s),
+                give_up_s=0,
+            )
+        except TransactionFailed as failure:
+            if failure.code != "_TIMED_OUT":
+                raise
+            self.is_usable = False  # It still waits for the answer.
+            raise self._aborted(str(failure), failure.code) from failure
+
+    def _call(self, verb: str, function: Callable[[], object], give_up_s: float | None = None) -> None:
         """Have librdkafka do it, again if need be: it waits for as long as the transaction may take."""
-        give_up_at = time.monotonic() + self._timeout_s
+        give_up_at = time.monotonic() + (self._timeout_s if give_up_s is None else give_up_s)
         while True:
             try:
                 function()
