@@ -21,6 +21,7 @@ from penstock.base.types import Offset, TopicPartition
 from penstock.cluster.image import BrokerRegistration, ClusterImage, PartitionState, TopicImage
 from penstock.cluster.topic_names import NAME_LENGTH_MAX
 from penstock.partition.partition import Partition
+from penstock.partition.refused_batches import RefusedBatches
 from penstock.partition.replication import Replication
 from penstock.partition.replication_quota import ReplicationQuota
 from penstock.storage.fs import FileSystem
@@ -59,6 +60,7 @@ class PartitionManager:
         self._unopened: dict[tuple[str, int], None] = {}  # Ours, but the disk did not let us.
         self._queued: dict[tuple[str, int], None] = {}  # Ours, and soon to be opened.
         self._opening: asyncio.Task[None] | None = None
+        self._refused = RefusedBatches()
         self._demand_left_s = 0.0  # What may still be opened on demand in this slice.
         self._reopened_at_s = float("-inf")
         self._topic_names: dict[UUID, str] = {}
@@ -94,6 +96,15 @@ class PartitionManager:
         if found.leading is None:
             raise Refused(ErrorCode.not_leader_or_follower, f"{topic}-{partition} is led by another broker")
         return found
+
+    def on_refused(self, topic: str | UUID, partition: int, records: memoryview) -> None:
+        """A batch was refused and will be sent again: nothing that was sent after it is to overtake it."""
+        name = self._topic_names.get(topic, "") if isinstance(topic, UUID) else topic
+        found = self._partitions.get((name, partition))
+        if found is not None:
+            found.on_refused(records)
+        else:
+            self._refused.add(topic, partition, records)
 
     def topic_name(self, topic_id: UUID) -> str:
         """The name behind a topic id; Refused when there is none."""
@@ -273,6 +284,8 @@ class PartitionManager:
                 log.error("partition cannot be opened", partition=topic_partition, error=error)
                 self._unopened[topic_partition] = None
             return
+        for header in self._refused.take(topic.name, topic.topic_id, state.partition):
+            partition.producers.on_refused(header)
         self._unopened.pop(topic_partition, None)
         self._partitions[topic_partition] = partition
         self._take_role(topic, state)

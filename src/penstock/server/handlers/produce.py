@@ -252,7 +252,9 @@ def _append(
         if request.acks == ACKS_ALL:
             partition.check_in_sync()
     except Refused:
-        _note_refused(context, item)
+        # Others of the same producer may be on their way, and find us the leader with enough replicas in sync.
+        if item.records is not None:
+            context.partitions.on_refused(item.topic, item.partition, item.records)
         raise
     if item.records is None:
         raise Refused(ErrorCode.invalid_record, "one batch is needed")
@@ -268,18 +270,6 @@ def _append(
         is_transactional=request.transactional_id is not None,
         guard=guard,
     )
-
-
-def _note_refused(context: Context, item: ProducedPartition) -> None:
-    """Others of the same producer may be on their way, and find us the leader with enough replicas in sync."""
-    if item.records is None:
-        return
-    try:
-        topic = item.topic
-        name = context.partitions.topic_name(topic) if isinstance(topic, UUID) else topic
-        context.partitions.get(name, item.partition).on_refused(item.records)
-    except Refused:
-        return  # Not hosted here.
 
 
 def _answer(header: RequestHeader, request: ProduceRequest, results: list[PartitionResult], reply: Reply) -> None:
