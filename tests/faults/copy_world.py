@@ -1,5 +1,8 @@
 """A topic that is copied in transactions while things break; and the verdict: the copy is the same."""
 
+import contextlib
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -8,14 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    IsolationLevel,
-    KafkaException,
-    Producer,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from .copy_job import TRANSACTION_TIMEOUT_S
 from .load import CLIENT, create_topic, read_all
@@ -23,7 +19,7 @@ from .load import CLIENT, create_topic, read_all
 PARTITIONS = 2
 GROUP = "copiers"
 LOOK_EVERY_S = 0.2
-STUCK_S_MAX = TRANSACTION_TIMEOUT_S + 10
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 COPIED_S_MAX = 240  # Only a failure takes so long.
 
 
@@ -42,8 +38,10 @@ class CopyWorld:
         self._failures: list[BaseException] = []
         self.starts = 0
         self.stuck_s = 0.0  # The longest time that a transaction has held readers of the copy up.
+        self.stuck_s_max = TRANSACTION_TIMEOUT_S + 10
         self.has_own_id = True  # Whether the next job has the transactional id of the one before it.
-        self._lock = threading.Lock()
+        self._only_looks: Consumer | None = None
+        self._lock = threading.Lock()  # Guards the job and the consumer.
 
     def prepare(self) -> None:
         for topic in (self.source, self.target):
@@ -72,6 +70,8 @@ class CopyWorld:
             self.kill_job()
             for thread in self._threads:
                 thread.join(60)
+            if self._only_looks is not None:
+                self._only_looks.close()
         assert not self._failures, self._failures
 
     def kill_job(self) -> None:
@@ -89,12 +89,11 @@ class CopyWorld:
 
     def copied_count(self) -> int:
         """How far the group has come, of all partitions; 0 when nobody can tell."""
-        asked = self._admin().list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.group)], request_timeout=5)
+        places = [TopicPartition(self.source, partition) for partition in range(PARTITIONS)]
         try:
-            offsets = next(iter(asked.values())).result(10).topic_partitions
+            return sum(max(0, one.offset) for one in self._looker().committed(places, timeout=5))
         except KafkaException:
             return 0
-        return sum(max(0, one.offset) for one in offsets)
 
     def check(self) -> None:
         """Input equals output, in order, as a reader of what is committed sees it."""
@@ -108,7 +107,7 @@ class CopyWorld:
                 f"partition {partition}: {len(missing)} missing {sorted(missing)[:5]}, {twice} twice, "
                 f"in order: {values == sorted(values)}\n{self.job_log()[-3000:]}"
             )
-        assert self.stuck_s <= STUCK_S_MAX, f"a transaction has held readers up for {self.stuck_s:.1f} s"
+        assert self.stuck_s <= self.stuck_s_max, f"a transaction has held readers up for {self.stuck_s:.1f} s"
 
     def job_log(self) -> str:
         return "".join(path.read_text(errors="replace") for path in sorted(self._directory.glob("job-*.log")))
@@ -138,31 +137,47 @@ class CopyWorld:
         """How long the last stable offset stands still below the high watermark."""
         stood: dict[int, tuple[int, float]] = {}  # Offset and since when, by partition.
         while not self._stopping.wait(LOOK_EVERY_S):
-            try:
-                stable = self._ends(IsolationLevel.READ_COMMITTED)
-                ends = self._ends(IsolationLevel.READ_UNCOMMITTED)
-            except KafkaException:
-                continue
+            stable, ends = self._ends(READ_COMMITTED), self._ends(READ_UNCOMMITTED)
             now = time.monotonic()
             for partition, offset in stable.items():
                 before, since = stood.get(partition, (-1, now))
-                if offset != before or offset >= ends[partition]:
+                if offset != before or offset >= ends.get(partition, 0):
                     stood[partition] = (offset, now)
                 else:
                     self.stuck_s = max(self.stuck_s, now - since)
 
-    def _ends(self, isolation: IsolationLevel) -> dict[int, int]:
-        places = [TopicPartition(self.target, partition) for partition in range(PARTITIONS)]
-        asked = self._admin().list_offsets(
-            dict.fromkeys(places, OffsetSpec.latest()), isolation_level=isolation, request_timeout=5
-        )
-        return {place.partition: int(listed.result(10).offset) for place, listed in asked.items()}
+    def _ends(self, isolation: int) -> dict[int, int]:
+        """As the leaders say, of those partitions that have one. librdkafka would not tell the last stable offset."""
+        found: dict[int, int] = {}
+        for address in self.bootstrap.split(","):
+            with contextlib.suppress(OSError, struct.error):
+                found |= end_offsets(address, self.target, isolation)
+        return found
 
-    def _admin(self) -> AdminClient:
+    def _looker(self) -> Consumer:
+        """A consumer that only asks. Not librdkafka's admin client, which aborts the process when brokers go."""
         with self._lock:
-            if not hasattr(self, "_admin_client"):
-                self._admin_client = AdminClient({**CLIENT, "bootstrap.servers": self.bootstrap})
-            return self._admin_client
+            if self._only_looks is None:
+                self._only_looks = Consumer({**CLIENT, "bootstrap.servers": self.bootstrap, "group.id": self.group})
+            return self._only_looks
+
+
+def end_offsets(address: str, topic: str, isolation: int) -> dict[int, int]:
+    """By partition, of those that this broker leads: ListOffsets v2."""
+    request = struct.pack(">hhih", 2, 2, 0, -1) + struct.pack(">ibi", -1, isolation, 1)
+    request += struct.pack(">h", len(topic)) + topic.encode() + struct.pack(">i", PARTITIONS)
+    request += b"".join(struct.pack(">iq", partition, -1) for partition in range(PARTITIONS))
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        with connection.makefile("rb") as stream:
+            answer = stream.read(struct.unpack(">i", stream.read(4))[0])
+    found = {}
+    at = 4 + 4 + 4 + 2 + len(topic) + 4  # Correlation id, throttle time, one topic, its name, so many partitions.
+    for partition, error, _, offset in struct.iter_unpack(">ihqq", answer[at:]):
+        if error == 0:
+            found[partition] = offset
+    return found
 
 
 def wait_until_sprung(sprung: threading.Event, what: str, timeout_s: float = 90) -> None:

@@ -138,6 +138,7 @@ def test_r24_the_client_is_killed_in_each_phase(
             run.world.has_own_id = number != 1  # Its heir has another: only the timeout ends what it left open.
             run.kill_job_at(api_key, moment, delay_s)
     note(f"R24 kill -9 the client, {len(phases)} times", run, begun)
+    assert run.world.stuck_s > 1, "nobody was held up by what a client has left open: was anybody watching?"
 
 
 @pytest.mark.parametrize(
