@@ -85,6 +85,7 @@ def compare(spark: Any, broker: Penstock, topic: Topic) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, help="instead of 10 million and 2 million")
+    parser.add_argument("--only", default="", help="topics whose name has this in it, such as 1000-bytes")
     options = parser.parse_args()
     topics = [
         Topic(record_bytes, options.records or records, is_mixed)
@@ -101,7 +102,8 @@ def main() -> None:
         spark = session(master="local[2]", config=config)
         spark.sparkContext.setLogLevel("ERROR")
         for topic in topics:
-            compare(spark, broker, topic)
+            if options.only in topic.name:
+                compare(spark, broker, topic)
         spark.stop()
 
 

@@ -9,6 +9,6 @@ Needs `pip install penstock[spark]`. Nothing here imports the broker: they meet 
     reader.option("subscribe", "orders").load().show()
 """
 
-from penstock.spark.session import environment, session
+from penstock.spark.launch import environment, session
 
 __all__ = ["environment", "session"]

