@@ -296,8 +296,11 @@ class Workload:
             of_group.close()
 
     def _end_offset(self, watcher: Consumer, partition: int) -> int:
-        offsets: tuple[int, int] = watcher.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=3)
-        return offsets[1]
+        low, high = watcher.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=3)
+        if low == high:
+            # An empty partition, or librdkafka's answer when the broker gave it the start and refused the end.
+            raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
+        return int(high)
 
     def _ask(self, log: Log, ask: Callable[[], int]) -> None:
         operation = Poll(log, 0)
