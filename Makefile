@@ -20,7 +20,7 @@ test: .venv/spark.stamp ## Run all tests.
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --ignore tests/faults
 	$(BIN)/python -m pytest tests/faults
 
-faults: .venv/dev.stamp ## Run all fault tests, also those that take minutes. HOURS=3: random mixes for so long.
+faults: .venv/spark.stamp ## Run all fault tests, also those that take minutes. HOURS=3: random mixes for so long.
 	PENSTOCK_FAULT_HOURS=$(HOURS) $(BIN)/python -m pytest tests/faults -m ""
 
 compat: .venv/dev.stamp ## Run real clients and Kafka's tools against a broker. CLUSTER=3: against three with ZooKeeper.
