@@ -36,7 +36,7 @@ bench: .venv/bench.stamp ## Measure Penstock against Kafka, NATS, RabbitMQ and R
 	QUICK=$(QUICK) $(BIN)/python -m bench
 	$(if $(QUICK),,$(BIN)/python -m bench.groups && $(BIN)/python -m bench.cluster)
 
-mutations: .venv/dev.stamp ## Put known bugs into a copy of the source: the tests must find each.
+mutations: .venv/spark.stamp ## Put known bugs into a copy of the source: the tests must find each.
 	$(BIN)/python scripts/mutations.py
 
 schemas: .venv/dev.stamp ## Renew the tables of Kafka's messages and error codes from kio.

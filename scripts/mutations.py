@@ -95,6 +95,41 @@ MUTATIONS = (
         "codes.get(partition, ErrorCode.none) not in _OVER",
         ("tests/server/test_txn_markers.py",),
     ),
+    Mutation(
+        "a Spark batch that was decided is aborted by the next driver",
+        "spark/writer.py",
+        "is_commit=name in decided)",
+        "is_commit=False)",
+        ("tests/spark/test_sink.py",),
+    ),
+    Mutation(
+        "a Spark batch that was not decided is committed by the next driver",
+        "spark/writer.py",
+        "is_commit=name in decided)",
+        "is_commit=True)",
+        ("tests/spark/test_sink.py",),
+    ),
+    Mutation(
+        "a Spark batch that counts is written again",
+        "spark/writer.py",
+        "if gate.last is not None and gate.last.covers(query_id, batch_id):",
+        "if False:",
+        ("tests/spark/test_sink.py",),
+    ),
+    Mutation(
+        "a Spark task reads beyond its range",
+        "spark/reader.py",
+        "(columns.offset >= self._start) & (columns.offset < end)",
+        "columns.offset >= self._start",
+        ("tests/spark/test_reader.py",),
+    ),
+    Mutation(
+        "aborted records are read",
+        "spark/aborted.py",
+        "return header.is_transactional and header.producer_id in self._producers",
+        "return False",
+        ("tests/spark/test_aborted.py",),
+    ),
 )
 
 
