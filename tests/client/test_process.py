@@ -5,6 +5,7 @@ import time
 from itertools import islice
 
 import pytest
+from confluent_kafka import Producer
 
 import penstock
 from penstock.client import Connection, DeliveryFailed, Fenced, Message, TransactionAborted
@@ -122,6 +123,35 @@ def test_a_broker_that_has_timed_the_transaction_out_gives_the_messages_again(
                 connection.publish(penstock_topic, "99", partition=0, delivery="at-least-once").result(TIMEOUT_S)
                 assert values(connection, penstock_topic, 1) == [99]
     assert values(connection, penstock_topic, 5) == [99, 0, 1, 2, 3]
+
+
+class NeverSendsOffsets:
+    """A producer that does not come back from it, as librdkafka's may not when the group's coordinator fails over."""
+
+    def __init__(self, producer: Producer, released: threading.Event) -> None:
+        self._producer, self._released = producer, released
+
+    def send_offsets_to_transaction(self, *_: object) -> None:
+        assert self._released.wait(TIMEOUT_S), "nobody waits for it for so long"
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._producer, name)
+
+
+@pytest.mark.timeout(60)
+def test_a_producer_that_never_answers_is_replaced(
+    connection: Connection, source: str, penstock_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(connection, source, 4, partitions=1)
+    released = threading.Event()
+    with connection.process(source, group="copy", batch=2, timeout=5, transaction_timeout=2) as step:
+        stuck = step._opened_publisher()
+        monkeypatch.setattr(stuck, "_producer", NeverSendsOffsets(stuck._producer, released))
+        for message in islice(step, 6):  # Four, and the first two again.
+            copy(step, penstock_topic, message)
+        assert step._opened_publisher() is not stuck
+    released.set()
+    assert values(connection, penstock_topic, 4) == [0, 1, 2, 3]
 
 
 def test_who_has_the_id_of_another_process_shuts_it_out(

@@ -4,6 +4,7 @@ What librdkafka reports becomes one of three errors: TransactionAborted (nothing
 producer is finished), TransactionFailed (nobody knows). After the last two the producer is of no more use.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -26,6 +27,7 @@ from penstock.client.message import Receipt
 from penstock.client.publisher import Publisher
 
 RETRY_S = 0.1  # Between two attempts at what librdkafka says may be tried again.
+LATE_S_MAX = 1.0  # How much later than it was told to librdkafka may come back.
 _FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"})
 _NOT_SERVED = frozenset({"_UNSUPPORTED_FEATURE", "UNSUPPORTED_VERSION", "INVALID_REQUEST"})
 # Of a message that would be refused again.
@@ -110,18 +112,27 @@ class TransactionalPublisher(Publisher):
             raise self._aborted(str(self._failure), self._failure.code)
 
     def _send_offsets(self, offsets: list[TopicPartition], group: Any) -> None:
-        """TransactionAborted when the group's coordinator does not answer within the transaction's time."""
+        """TransactionAborted when the group's coordinator does not answer within the transaction's time.
+
+        librdkafka takes a timeout for this and never looks at it (its issue 5456, not mended in 2.16). A broker that is
+        dead is soon no more part of the cluster, and librdkafka forgets it, except here: it waits until some other
+        connection comes or goes (5511), which may be never.
+        """
+        producer, timeout_s = self._producer, self._transaction_timeout_s
+
+        def send() -> None:
+            producer.send_offsets_to_transaction(offsets, group, timeout_s)
+
         try:
-            self._call(
-                "commit",
-                lambda: self._producer.send_offsets_to_transaction(offsets, group, self._transaction_timeout_s),
-                give_up_s=0,
-            )
+            self._call("commit", lambda: _in_time(send, timeout_s + LATE_S_MAX), give_up_s=0)
         except TransactionFailed as failure:
             if failure.code != "_TIMED_OUT":
                 raise
             self.is_usable = False  # It still waits for the answer.
             raise self._aborted(str(failure), failure.code) from failure
+        except TimeoutError as error:
+            self.is_usable = self.is_open = False  # Nor does it abort: the next producer of this id has that done.
+            raise self._aborted("the group's coordinator did not answer", "_TIMED_OUT") from error
 
     def _call(self, verb: str, function: Callable[[], object], give_up_s: float | None = None) -> None:
         """Have librdkafka do it, again if need be: it waits for as long as the transaction may take."""
@@ -160,3 +171,19 @@ class TransactionalPublisher(Publisher):
     def _aborted(self, reason: str, code: str | None) -> TransactionAborted:
         what = f"The transaction of {self.transactional_id!r} was aborted: {reason.rstrip('.')}."
         return TransactionAborted(what, "Nothing of it will be seen. Do it again.", code)
+
+
+def _in_time(function: Callable[[], None], timeout_s: float) -> None:
+    """Call it; TimeoutError when it does not come back. The thread that waits for it is left behind then."""
+    done: Future[None] = Future()
+
+    def call() -> None:
+        try:
+            function()
+        except BaseException as error:  # Whatever it is, it is raised where it is waited for.
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=call, name="penstock offsets", daemon=True).start()
+    done.result(timeout_s)
