@@ -46,8 +46,13 @@ class CopyWorld:
     def prepare(self) -> None:
         for topic in (self.source, self.target):
             create_topic(self.bootstrap, topic, PARTITIONS, self._replicas)
+        total, self.count = self.count, 0
+        self.feed(total)
+
+    def feed(self, count: int) -> None:
+        """So many records more to copy."""
         producer = Producer({**CLIENT, "bootstrap.servers": self.bootstrap, "enable.idempotence": True})
-        for number in range(self.count):
+        for number in range(self.count, self.count + count):
             while True:
                 try:
                     producer.produce(self.source, b"%d" % number, partition=number % PARTITIONS)
@@ -55,6 +60,7 @@ class CopyWorld:
                 except BufferError:
                     producer.poll(0.05)
         assert producer.flush(60) == 0
+        self.count += count
 
     @contextmanager
     def copying(self) -> Iterator[None]:
