@@ -16,18 +16,16 @@ from penstock.local.zookeeper import ZooKeeperEnsemble
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("penstock")
 
-SHARING = ("compat", "spark")  # The clients' records, a Spark session.
-
 # A shell that runs us in the background ignores Ctrl-C, and so would every process that we start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one of several processes has to run, in order: a file, or a folder that shares what takes long to make."""
-    here = Path(__file__).parent
+    """What one of several processes has to run, in order: a file, or all that shares the records of the clients."""
+    compat = Path(__file__).parent / "compat"
     for item in items:
-        folder = here / item.path.relative_to(here).parts[0]
-        item.add_marker(pytest.mark.xdist_group((folder if folder.name in SHARING else item.path).name))
+        group = compat if item.path.is_relative_to(compat) else item.path
+        item.add_marker(pytest.mark.xdist_group(group.name))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

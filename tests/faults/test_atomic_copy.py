@@ -65,7 +65,11 @@ class Copying:
         self._wait_for(trap)
 
     def hold_end(self, seconds: float, *, kills_job: bool) -> None:
-        """EndTxn arrives so much later, when its transaction has been ended by somebody else, and must be refused."""
+        """EndTxn arrives so much later, when its transaction has been ended: by who took over, and it must be refused.
+
+        Or by the client itself, which gives up on the answer a moment before the broker's timeout and asks again: then
+        it is the same request a second time, with the same answer.
+        """
         trap = Trap(ApiKey.END_TXN, Moment.HELD, lambda _: self.world.kill_job() if kills_job else None)
         self._wait_for(trap)
         time.sleep(seconds)
@@ -73,7 +77,8 @@ class Copying:
         wait_until(lambda: bool(trap.late_answer), "EndTxn is answered")
         # Length, correlation id, throttle time, error.
         (code,) = struct.unpack_from(">h", trap.late_answer, 12)
-        assert ErrorCode(code) in (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced)
+        refusals = (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced)
+        assert ErrorCode(code) in (refusals if kills_job else (*refusals, ErrorCode.none))
 
     def _wait_for(self, trap: Trap) -> None:
         if trap.api_key == ApiKey.INIT_PRODUCER_ID:
@@ -143,7 +148,7 @@ def test_r24_the_client_is_killed_in_each_phase(
 
 
 @pytest.mark.parametrize(
-    ("count", "batch", "hold_s"), [(4_000, 100, 3.0), pytest.param(100_000, 750, 30.0, marks=pytest.mark.long)]
+    ("count", "batch", "hold_s"), [(4_000, 100, 3.0), pytest.param(50_000, 750, 30.0, marks=pytest.mark.long)]
 )
 def test_r24_end_txn_comes_late(
     new_broker: Callable[..., BrokerProcess], tmp_path: Path, count: int, batch: int, hold_s: float
@@ -152,5 +157,6 @@ def test_r24_end_txn_comes_late(
     with copying(new_broker, tmp_path, count=count, batch=batch) as run:
         run.hold_end(hold_s, kills_job=True)
         if hold_s > 10:
-            run.hold_end(hold_s, kills_job=False)  # The broker's timeout comes first.
+            run.world.feed(count)  # All may be copied by now.
+            run.hold_end(hold_s, kills_job=False)
     note(f"R24 EndTxn held back for {hold_s:.0f} s", run, begun)
