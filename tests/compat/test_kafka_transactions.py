@@ -8,6 +8,7 @@ from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicParti
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from .broker import Broker
+from .conftest import NewCluster
 from .group_member import wait_until
 from .kafka_tools import TRANSACTIONS, KafkaTools
 from .topics import create_topic, read_values
@@ -122,12 +123,34 @@ def test_a_transaction_that_its_coordinator_knows_does_not_hang(
     assert _table(kafka_tools, "find-hanging", *where, "--max-transaction-timeout", "0") == []
 
 
-def test_an_operator_aborts_what_holds_readers_up(open_transaction: Open, kafka_tools: KafkaTools) -> None:
+def test_reliability_s15_what_a_coordinator_knows_is_not_aborted_behind_its_back(
+    open_transaction: Open, kafka_tools: KafkaTools
+) -> None:
     where = ["--topic", open_transaction.topic, "--partition", "0"]
-    kafka_tools.output(TRANSACTIONS, "abort", *where, "--start-offset", "0")
+    refused = kafka_tools.run(TRANSACTIONS, "abort", *where, "--start-offset", "0")
+    assert refused.exit_code == 1 and "authorization" in refused.err.lower()
+    assert open_transaction.last_stable_offset() == 0
+    open_transaction.producer.commit_transaction()
     open_transaction.wait_until_ended()
-    (producer,) = _described(kafka_tools, open_transaction.topic, 0)
-    assert producer["CurrentTransactionStartOffset"] == "None"
+
+
+def test_a_transaction_that_hangs_is_found_and_aborted(new_cluster: NewCluster, kafka_tools: KafkaTools) -> None:
+    """The state of all transactions is lost, as when a disk is: nobody will ever end the one that is open."""
+    with new_cluster({}, brokers=1).serving() as broker:
+        tools, opened = kafka_tools.against(broker.bootstrap), Open(broker, "hangs")
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.delete_topics(["__transaction_state"])["__transaction_state"].result(60)
+        where = ["--topic", opened.topic, "--partition", "0"]
+        (found,) = _table(tools, "find-hanging", *where, "--max-transaction-timeout", "0")
+        assert (found["Topic"], found["Partition"], found["StartOffset"]) == (opened.topic, "0", "0")
+        assert opened.last_stable_offset() == 0
+        tools.output(TRANSACTIONS, "abort", *where, "--start-offset", "0")
+        opened.wait_until_ended()
+        assert _table(tools, "find-hanging", *where, "--max-transaction-timeout", "0") == []
+        (producer,) = _described(tools, opened.topic, 0)
+        assert producer["CurrentTransactionStartOffset"] == "None"
+        assert read_values(broker.bootstrap, opened.topic, 0) == []
+        opened.producer.purge()
 
 
 def test_an_operator_ends_the_transaction_of_an_id(

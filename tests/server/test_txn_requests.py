@@ -409,3 +409,19 @@ def test_markers_go_to_the_leaders_on_other_brokers(tmp_path: Path) -> None:
                 client.close()
 
     asyncio.run(scenario())
+
+
+def test_transactions_whose_topic_is_deleted_are_forgotten(tmp_path: Path) -> None:
+    async def scenario(broker: RunningBroker) -> None:
+        producer = await producer_on(broker)
+        assert (await producer.init()).error_code == 0
+        asked = {"topic_names": ["__transaction_state"], "timeout_ms": 60_000}
+        answer = await producer.client.ask(ApiKey.DELETE_TOPICS, 5, **asked)
+        assert answer.responses[0].error_code == 0
+        listed = await producer.client.ask(ApiKey.LIST_TRANSACTIONS, 0, state_filters=[], producer_id_filters=[])
+        assert (listed.error_code, listed.transaction_states) == (0, [])
+        await producer.find()  # The topic is made anew.
+        assert (await producer.init()).error_code == 0
+        assert await producer.state() == "Empty"
+
+    run(scenario, tmp_path, **FEW)

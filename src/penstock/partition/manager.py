@@ -341,5 +341,6 @@ class PartitionManager:
         if partition is not None:
             self._replication.stop_following(partition)
             partition.fail_uncommitted(code)
+            partition.resign()  # Who holds it still, as coordinators do, must not take it for led.
             partition.wake_waiting()
             self._logs.delete(partition.topic_partition)

@@ -29,6 +29,7 @@ from penstock.server.data_dir import EMBEDDED_METADATA, DataDirLock, claim_data_
 from penstock.server.dispatch import Dispatcher
 from penstock.server.fetch_session import FetchSessionCache
 from penstock.server.forwarding import Forwarder
+from penstock.server.hanging_txns import HangingTxns
 from penstock.server.links import Links
 from penstock.server.listener import ConnectionListener
 from penstock.server.network import Network, SocketNetwork
@@ -137,6 +138,9 @@ class Broker:
             groups=self._groups,
             txns=self._txns,
             txn_verification=TxnVerification(node_id=config.node_id, coordinator=self._txns, links=Links(self.peers)),
+            hanging_txns=HangingTxns(
+                node_id=config.node_id, metadata=self.metadata, txns=self._txns, links=Links(self.peers)
+            ),
             producer_ids=producer_ids,
             fetch_sessions=FetchSessionCache(slots=config.max_incremental_fetch_session_cache_slots, random=random),
             record_work=RecordWork(fs),

@@ -14,6 +14,7 @@ from penstock.partition.manager import PartitionManager
 from penstock.server.client_quotas import ClientQuotas
 from penstock.server.fetch_session import FetchSessionCache
 from penstock.server.forwarding import Forwarder
+from penstock.server.hanging_txns import HangingTxns
 from penstock.server.peers import Peers
 from penstock.server.record_work import RecordWork
 from penstock.server.topic_creator import TopicCreator
@@ -39,4 +40,5 @@ class Context:
     topic_creator: TopicCreator  # For topics that this broker needs.
     record_work: RecordWork  # For what takes long with single records.
     txn_verification: TxnVerification  # Whether transactions are ongoing at their coordinators.
+    hanging_txns: HangingTxns  # Whether transactions are known to any coordinator.
     quotas: ClientQuotas  # `.active` is None while there are none.

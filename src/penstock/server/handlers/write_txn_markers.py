@@ -3,9 +3,9 @@
 v2 says by which version of transactions a marker was made: from the second on its epoch is new (KIP-890). Answered when
 the markers are committed.
 
-Brokers alone commit. A client may abort a transaction that is open: that is how an operator gets rid of one that hangs
-(kafka-transactions.sh --abort, KIP-664), and as long as there are no rights to be asked for, everybody may be one. What
-is not open is left alone, and the answer is that it is aborted. Everything else is CLUSTER_AUTHORIZATION_FAILED.
+Brokers alone end transactions; who else tries is told CLUSTER_AUTHORIZATION_FAILED. But for one that hangs: no
+coordinator knows it, so nobody but an operator can get rid of it (kafka-transactions.sh abort, KIP-664), and as long as
+there are no rights to be asked for, everybody may be one. What is not open is left alone: it is aborted, as was asked.
 """
 
 import asyncio
@@ -80,6 +80,11 @@ async def _write(context: Context, is_broker: bool, marker: TxnMarker, to: Topic
         producer = producers.get(marker.producer_id)
         if producer is None or producer.txn_first_offset is None:
             return ErrorCode.none
+        try:
+            if not await context.hanging_txns.hangs(marker.producer_id, to):
+                return ErrorCode.cluster_authorization_failed
+        except Refused as refused:
+            return refused.code
     return await append_marker(context.partitions, marker, to)
 
 
