@@ -46,7 +46,8 @@ class HangingTxns:
     def _coordinators(self) -> list[tuple[NodeId, int]]:
         """Leader and leader epoch of each part of the transactions' state."""
         topic = self._metadata.image.topics.get(TRANSACTION_STATE_TOPIC)
-        found = [(state.leader, state.leader_epoch) for state in topic.partitions] if topic is not None else []
+        states = topic.partitions if topic is not None else ()
+        found = [(state.leader, int(state.leader_epoch)) for state in states]
         if any(leader == NO_NODE for leader, _ in found):
             raise Refused(ErrorCode.broker_not_available, f"a partition of {TRANSACTION_STATE_TOPIC} has no leader")
         return found
