@@ -65,3 +65,10 @@ def test_the_wheel_carries_the_spark_source_but_not_spark(environment: Path) -> 
     (packages,) = (environment / "venv/lib").glob("python3.*/site-packages")
     assert (packages / "pyspark_penstock/__init__.py").exists()
     assert not (packages / "pyspark").exists()
+
+
+def test_the_wheel_carries_the_templates_of_pipelines(environment: Path) -> None:
+    (packages,) = (environment / "venv/lib").glob("python3.*/site-packages")
+    templates = packages / "penstock/pipeline/templates"
+    assert (templates / "dedupe/template.toml").exists()
+    assert (templates / "dedupe/transformations/unique.py").exists()

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import brokers, cluster, groups, log, serve, topics
+from penstock.cli import brokers, cluster, groups, log, pipeline, serve, topics
 from penstock.cli.consume import consume
 from penstock.cli.produce import produce
 
@@ -96,3 +96,4 @@ commands.add_typer(groups.commands, name="groups")
 commands.add_typer(cluster.commands, name="cluster")
 commands.add_typer(brokers.commands, name="brokers")
 commands.add_typer(log.commands, name="log")
+commands.add_typer(pipeline.commands, name="pipeline")
