@@ -1,4 +1,7 @@
-"""R29: the driver with its tasks, and the broker, are killed at random; every record of the source is in the sink once.
+"""R29: driver, executors, tasks and broker are killed at random; every record of the source is in the sink once.
+
+On a real Spark cluster, a master and two workers. A driver that dies leaves its tasks behind, and so does an executor
+whose JVM is killed: the Python processes below it write on until they notice.
 
 PENSTOCK_SPARK_ROUNDS=50 for the whole of it: a round takes about half a minute, most of it Spark's start.
 """
@@ -16,27 +19,31 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.spark import environment
 from penstock.spark.brokers import Brokers
 from penstock.spark.options import LATEST, Isolation
 from penstock.spark.plan import OffsetRange
 from penstock.spark.reader import Wanted, read
+from spark_cluster import SparkCluster
+
+from . import figures
+from .broker_process import BrokerProcess
 
 ROUNDS = int(os.environ.get("PENSTOCK_SPARK_ROUNDS", "3"))
-RECORDS_PER_ROUND = 400  # Eight batches.
+RECORDS_PER_ROUND = 200  # Four batches.
 SEED = int(os.environ.get("PENSTOCK_SPARK_SEED", "0")) or random.randrange(1 << 30)
 SOURCE, TARGET = "source", "target"
+VICTIMS = ("driver", "executor", "task", "broker")
 
 
 class Driver:
-    """A process group: the JVM and Python's workers die with it."""
+    """A process group: its JVM dies with it, its executors live on for a moment."""
 
-    def __init__(self, bootstrap: str, checkpoint: Path, log: Path) -> None:
+    def __init__(self, cluster: SparkCluster, bootstrap: str, directory: Path) -> None:
         script = Path(__file__).parent / "spark_copy.py"
-        command = [sys.executable, str(script), bootstrap, SOURCE, TARGET, str(checkpoint)]
-        with log.open("ab") as output:
+        command = [sys.executable, str(script), cluster.url, bootstrap, SOURCE, TARGET, str(directory / "checkpoint")]
+        with (directory / "driver.log").open("ab") as output:
             self._process = subprocess.Popen(
-                command, stdout=output, stderr=output, env={**os.environ, **environment()}, start_new_session=True
+                command, stdout=output, stderr=output, env=cluster.environment(), start_new_session=True
             )
 
     def is_alive(self) -> bool:
@@ -77,10 +84,22 @@ def test_every_record_once_whoever_dies(new_broker, tmp_path):
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     for future in admin.create_topics([NewTopic(SOURCE, 2, 1), NewTopic(TARGET, 2, 1)]).values():
         future.result(60)
-    driver = Driver(broker.bootstrap, tmp_path / "checkpoint", tmp_path / "driver.log")
+    with SparkCluster(tmp_path) as cluster:
+        killed = kill_at_random(cluster, broker, tmp_path, chance)
+    broker.stop()
+    figures.note("R29, killed", ", ".join(f"{who} {count}" for who, count in sorted(killed.items())))
+
+
+def kill_at_random(
+    cluster: SparkCluster, broker: BrokerProcess, directory: Path, chance: random.Random
+) -> Counter[str]:
+    """Who was killed how often, when every record is in the sink once."""
+    driver = Driver(cluster, broker.bootstrap, directory)
+    killed: Counter[str] = Counter()
     seen = 0
 
     def is_moving() -> bool:
+        """Or it has to be helped."""
         return committed(broker.bootstrap).total() > seen or not driver.is_alive()
 
     try:
@@ -91,29 +110,33 @@ def test_every_record_once_whoever_dies(new_broker, tmp_path):
             # Somewhere in the work on these: wait for it to begin, then for part of it.
             wait_for(is_moving)
             time.sleep(chance.uniform(0, 1.5))
-            victim = chance.choice(["driver", "driver", "broker"])
+            victim = chance.choice(VICTIMS)
             print(f"round {round_number}: kill the {victim} at {committed(broker.bootstrap).total()} of {count}")
             if victim == "broker":
                 broker.kill()
                 time.sleep(chance.uniform(0, 2))
                 broker.start()
-            else:
+            elif victim == "driver":
                 driver.kill()
+            else:
+                there = cluster.executors() if victim == "executor" else cluster.tasks()
+                try:
+                    os.kill(chance.choice(there), signal.SIGKILL)
+                except (IndexError, ProcessLookupError):  # Between two of them.
+                    victim = f"no {victim}"
+            killed[victim] += 1
             if not driver.is_alive():
-                driver = Driver(broker.bootstrap, tmp_path / "checkpoint", tmp_path / "driver.log")
+                driver = Driver(cluster, broker.bootstrap, directory)
         expected = Counter(b"%d" % number for number in range(RECORDS_PER_ROUND * ROUNDS))
-
-        def is_done() -> bool:
-            nonlocal driver
+        while (seen := committed(broker.bootstrap).total()) < expected.total():
             if not driver.is_alive():
-                driver = Driver(broker.bootstrap, tmp_path / "checkpoint", tmp_path / "driver.log")
-            return committed(broker.bootstrap).total() >= expected.total()
-
-        wait_for(is_done)
+                driver = Driver(cluster, broker.bootstrap, directory)
+            wait_for(is_moving)
         found = committed(broker.bootstrap)
         assert found == expected, f"seed={SEED}: missing {expected - found}, too many {found - expected}"
     finally:
         driver.kill()
+    return killed
 
 
 def wait_for(condition, limit_s: float = 240) -> None:
