@@ -34,8 +34,9 @@ check: .venv/spark.stamp ## Lint, types and layering.
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: .venv/bench.stamp ## Measure Penstock against Kafka, NATS, RabbitMQ and Redis here. QUICK=1: under three minutes.
+bench: .venv/bench.stamp .venv/spark.stamp ## Measure Penstock beside its peers, and Spark on it. QUICK=1: five minutes.
 	QUICK=$(QUICK) $(BIN)/python -m bench
+	QUICK=$(QUICK) $(BIN)/python -m bench.spark
 	$(if $(QUICK),,$(BIN)/python -m bench.groups && $(BIN)/python -m bench.cluster)
 
 mutations: .venv/spark.stamp ## Put known bugs into a copy of the source: the tests must find each.

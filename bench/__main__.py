@@ -1,7 +1,7 @@
 """`make bench`: Penstock and its peers on this machine, one after another, under the same load, in interleaved rounds.
 
 make bench                  three rounds
-make bench QUICK=1          one short round, under three minutes
+make bench QUICK=1          one short round
 python -m bench --only "50 producers"
 """
 

@@ -12,45 +12,19 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 STOP_S_MAX = 30
 
 
-class MeasuredProcess:
-    def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
-        self.log = log
-        with log.open("wb") as output:  # A file: a pipe that nobody reads would fill up and stop the process.
-            self._process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
-            )
+class ProcessTree:
+    """A process that runs, and all below it."""
 
-    @property
-    def is_running(self) -> bool:
-        return self._process.poll() is None
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
 
     @property
     def cpu_s(self) -> float:
         """Processor time of all threads, in user and kernel, and of the children that have ended."""
-        return sum(self._cpu_ticks(pid) for pid in self._tree()) / CLOCK_TICKS
+        return sum(self._cpu_ticks(pid) for pid in self.pids()) / CLOCK_TICKS
 
-    @property
-    def resident_mb(self) -> float:
-        return self._status_mb("VmRSS:")
-
-    @property
-    def peak_mb(self) -> float:
-        return self._status_mb("VmHWM:")
-
-    def stop(self) -> None:
-        tree = self._tree()
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            for pid in tree:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self._process.wait()
-
-    def _tree(self) -> list[int]:
-        """The process and all below it."""
-        pids = [self._process.pid]
+    def pids(self) -> list[int]:
+        pids = [self._pid]
         for pid in pids:
             for children in Path("/proc", str(pid), "task").glob("*/children"):
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # A thread that has just ended.
@@ -61,10 +35,47 @@ class MeasuredProcess:
         fields = _read(pid, "stat").rpartition(")")[2].split()
         return sum(map(int, fields[11:15]))
 
+
+class MeasuredProcess:
+    def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.log = log
+        with log.open("wb") as output:  # A file: a pipe that nobody reads would fill up and stop the process.
+            self._process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
+            )
+        self._tree = ProcessTree(self._process.pid)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def cpu_s(self) -> float:
+        return self._tree.cpu_s
+
+    @property
+    def resident_mb(self) -> float:
+        return self._status_mb("VmRSS:")
+
+    @property
+    def peak_mb(self) -> float:
+        return self._status_mb("VmHWM:")
+
+    def stop(self) -> None:
+        tree = self._tree.pids()
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            for pid in tree:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.wait()
+
     def _status_mb(self, name: str) -> float:
         if not self.is_running:
             raise RuntimeError(f"{self.log.read_text()[-2000:]}\nthe process is gone")
-        lines = [line for pid in self._tree() for line in _read(pid, "status").splitlines()]
+        lines = [line for pid in self._tree.pids() for line in _read(pid, "status").splitlines()]
         return sum(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 

@@ -49,6 +49,19 @@ def print_table(console: Console, rounds: Rounds, ceiling: Ceiling, own: str, pe
     console.print(table)
 
 
+def print_comparison(console: Console, rounds: Rounds, own: str, peer: str) -> None:
+    """Medians, their ratio and the spread of both, where no limit of the machine fits."""
+    table = Table("workload", "figure", own, peer, "ratio", "spread")
+    for workload, figures in rounds.items():
+        table.add_section()
+        for order, (figure, values) in enumerate(figures.items()):
+            ours, theirs = values.get(own, []), values.get(peer, [])
+            spread = f"{_spread(ours):.1f}x, {_spread(theirs):.1f}x"
+            cells = _median(ours), _median(theirs), _ratio(figure, ours, theirs), spread
+            table.add_row("" if order else workload, figure, *cells)
+    console.print(table)
+
+
 def print_peers(console: Console, peers: PeerRounds, own: str) -> None:
     """Each peer's median, and in brackets how many times of it is our own."""
     others = [name for name in peers.legend if name != own]
