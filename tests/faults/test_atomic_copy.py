@@ -37,6 +37,7 @@ PHASES: list[Phase] = [
     ("begin", ApiKey.INIT_PRODUCER_ID, Moment.AFTER, 0.001),
     ("add", ApiKey.ADD_PARTITIONS_TO_TXN, Moment.AFTER, 0.001),
     ("produce", ApiKey.PRODUCE, Moment.AFTER, 0.001),
+    ("written", ApiKey.PRODUCE, Moment.ANSWERED, 0.0),
     ("offsets", ApiKey.TXN_OFFSET_COMMIT, Moment.AFTER, 0.001),
     ("prepare", ApiKey.END_TXN, Moment.BEFORE, 0.0),
     ("prepare", ApiKey.END_TXN, Moment.AFTER, 0.001),
@@ -140,8 +141,8 @@ def test_r24_the_client_is_killed_in_each_phase(
     begun = time.monotonic()
     with copying(new_broker, tmp_path, count=count, batch=batch) as run:
         for name, api_key, moment, delay_s in phases:
-            # Records are written by then. Its heir has another id: only the timeout ends what it left open.
-            run.world.has_own_id = name != "offsets"
+            # Its heir has another id: only the timeout ends what it left open.
+            run.world.has_own_id = name != "written"
             run.kill_job_at(api_key, moment, delay_s)
     note(f"R24 kill -9 the client, {len(phases)} times", run, begun)
     assert run.world.stuck_s > 1, "nobody was held up by what a client has left open: was anybody watching?"

@@ -31,7 +31,7 @@ from penstock.storage.format import LEADER_EPOCH_CHECKPOINT
 from penstock.storage.fs import Buffer, FileSystem
 from penstock.storage.log import Log
 from penstock.storage.log_manager import LogManager
-from penstock.storage.scan import header_problem
+from penstock.storage.scan import sound_batches
 from penstock.storage.txn_index import AbortedTxn
 from penstock.wire.batch import (
     HEADER_BYTES,
@@ -41,7 +41,6 @@ from penstock.wire.batch import (
     CorruptBatch,
     Record,
     build_batch,
-    has_valid_crc,
     read_header,
     stamp,
     stamp_append_time,
@@ -231,7 +230,12 @@ class Partition:
     def check_in_sync(self) -> None:
         """Refused when too few replicas are in sync to promise anything."""
         leading = self.leading
-        if leading is not None and not leading.is_alone and len(leading.isr) < self.isr_min:
+        if (
+            leading is not None
+            and len(leading.isr) < self.log.config.min_insync_replicas
+            and not leading.is_alone
+            and len(leading.isr) < self.isr_min
+        ):
             raise Refused(
                 ErrorCode.not_enough_replicas, f"{len(leading.isr)} replicas are in sync, {self.isr_min} are needed"
             )
@@ -311,7 +315,7 @@ class Partition:
         Only who sends with a transactional id may send a transactional batch. The first of a transaction needs the
         guard of `begin_verification`.
         """
-        if self.leading is None or self._may_lead is not None:
+        if self.leading is None or (self._may_lead is not None and not self._may_lead()):
             try:
                 self._check_leading()
             except Refused:
@@ -482,21 +486,23 @@ class Partition:
         if header is not None and header.producer_id != NO_PRODUCER_ID:
             # Before the high watermark moves: readers of committed data stop where a transaction begins.
             self.producers.apply(header, base_offset, now_ms, marker)
-        self._note_uncommitted(len(batch))
+        self._note_uncommitted(log_end, len(batch))
         if self._followers_waiting and self._followers_wake_up is None:
             self._followers_wake_up = asyncio.get_running_loop().call_soon(self._tell_followers)
         if partition_log.config.durability == "fsync":
             self._commit.request(partition_log)
+        elif len(leading.isr) > 1:
+            leading.safe_end = log_end  # That commits nothing: a follower has to have it first, and will ask.
         else:
             self._on_safe(log_end)
         return log_end
 
-    def _note_uncommitted(self, size: int) -> None:
+    def _note_uncommitted(self, next_offset: Offset, size: int) -> None:
         batches = self._uncommitted_bytes
         if len(batches) < UNCOMMITTED_MAX:
-            batches.append((self.log.log_end, size))
+            batches.append((next_offset, size))
         else:
-            batches[-1] = (self.log.log_end, batches[-1][1] + size)
+            batches[-1] = (next_offset, batches[-1][1] + size)
 
     def _begin_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
         """Note that records of `epoch` begin at `start`; the next flush makes it durable, together with the first."""
@@ -721,30 +727,63 @@ class Partition:
                 self._commit.request(self.log)
 
     def _copy(self, records: memoryview) -> None:
-        position, now_ms = 0, self._clock.now_ms()
-        while position < len(records):
-            header = read_header(records, position)
-            end = position + header.size
-            problem = header_problem(header, self.log.log_end)
-            if problem is not None or end > len(records) or not has_valid_crc(records, position, header):
-                raise CorruptBatch(f"batch at offset {header.base_offset}: {problem or 'cut short or changed'}")
-            epoch = LeaderEpoch(header.partition_leader_epoch)
-            if epoch != self._epochs.latest:
-                self._begin_epoch(epoch, Offset(header.base_offset))
-            marker = aborted = None
-            if header.attributes & TRANSACTIONAL_MASK:
-                if not self.log.has_transactions:
-                    self.log.begin_transactions()
-                if header.is_control:
-                    marker = read_marker(records[position:end])
-                if marker is not None and not marker.is_commit:
-                    aborted = self.producers.transactions.aborted(header.producer_id, Offset(header.base_offset))
-            self.log.append(records[position:end], header.last_offset, header.max_timestamp, aborted)
-            self._note_uncommitted(header.size)
-            if header.producer_id != NO_PRODUCER_ID:
-                self.producers.apply(header, header.base_offset, now_ms, marker)
-            self._producer_files.on_appended(self.producers, header.size)
-            position = end
+        """Batches in a row are written at once: to write one costs as much as all else that is done for it."""
+        now_ms = self._clock.now_ms()
+        row: list[BatchHeader] = []
+        row_start = position = 0
+        try:
+            for header in sound_batches(records, self.log.log_end):
+                end = position + header.size
+                if self._is_one_of_a_row(header):
+                    row.append(header)
+                else:
+                    self._copy_row(records[row_start:position], row, now_ms)
+                    row, row_start = [], end
+                    self._copy_one(records[position:end], header, now_ms)
+                position = end
+        except CorruptBatch:
+            self._copy_row(records[row_start:position], row, now_ms)  # Those in front of it are sound.
+            raise
+        self._copy_row(records[row_start:position], row, now_ms)
+
+    def _is_one_of_a_row(self, header: BatchHeader) -> bool:
+        """Whether nothing but its records changes with the batch."""
+        return header.partition_leader_epoch == self._epochs.latest and (
+            not header.attributes & TRANSACTIONAL_MASK or (self.log.has_transactions and not header.is_control)
+        )
+
+    def _copy_row(self, batches: memoryview, headers: list[BatchHeader], now_ms: int) -> None:
+        if self.log.takes_at_once(headers):
+            self.log.append_all(batches, headers)
+            for header in headers:
+                self._on_copied(header, now_ms)
+            self._producer_files.on_appended(self.producers, len(batches))
+            return
+        position = 0
+        for header in headers:
+            self._copy_one(batches[position : position + header.size], header, now_ms)
+            position += header.size
+
+    def _copy_one(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
+        epoch = LeaderEpoch(header.partition_leader_epoch)
+        if epoch != self._epochs.latest:
+            self._begin_epoch(epoch, Offset(header.base_offset))
+        marker = aborted = None
+        if header.attributes & TRANSACTIONAL_MASK:
+            if not self.log.has_transactions:
+                self.log.begin_transactions()
+            if header.is_control:
+                marker = read_marker(batch)
+            if marker is not None and not marker.is_commit:
+                aborted = self.producers.transactions.aborted(header.producer_id, Offset(header.base_offset))
+        self.log.append(batch, header.last_offset, header.max_timestamp, aborted)
+        self._on_copied(header, now_ms, marker)
+        self._producer_files.on_appended(self.producers, len(batch))
+
+    def _on_copied(self, header: BatchHeader, now_ms: int, marker: EndTxnMarker | None = None) -> None:
+        self._note_uncommitted(Offset(header.next_offset), header.size)
+        if header.producer_id != NO_PRODUCER_ID:
+            self.producers.apply(header, header.base_offset, now_ms, marker)
 
     def on_leader_offsets(self, high_watermark: Offset, log_start: Offset) -> None:
         """What the leader told of its log: what is committed, and what it no longer has."""

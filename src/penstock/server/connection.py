@@ -92,10 +92,10 @@ class Reply:
         """Take no more requests of this connection, and close it when this reply has had time to leave."""
         self._connection.mute(delay_s, then_close=reason)
 
-    def attempt(self, work: Callable[[], None]) -> None:
+    def attempt(self, work: Callable[..., None], *arguments: object) -> None:
         """Do what may send the reply later. Whatever goes wrong there ends this connection and nobody else's turn."""
         try:
-            work()
+            work(*arguments)
         except Exception:
             log.exception("request failed after its first turn", peer=self._connection.peer)
             self.fail("internal error")
@@ -223,7 +223,10 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
             self._on_bad_peer(error)
             return
-        self._flush()
+        if self._is_reading_paused or (self._replies and self._replies[0].buffers is not None):
+            self._flush()
+        else:
+            self._is_flush_due = False  # What has come waits for something.
         if received or not self._has_room():
             self._update_reading()
 

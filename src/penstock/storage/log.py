@@ -11,7 +11,7 @@ Appends and reads run on the event loop and meet the page cache. Syncs run elsew
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, NoReturn
 
@@ -21,13 +21,13 @@ from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import NO_TIMESTAMP, Offset, TopicPartition
 from penstock.storage.disk_read import at_start
-from penstock.storage.format import DELETED_SUFFIX
+from penstock.storage.format import DELETED_SUFFIX, OFFSET_ENTRY
 from penstock.storage.fs import Buffer, File, FileSystem
 from penstock.storage.limits import SegmentLimits
 from penstock.storage.scan import header_problem, whole_batches
 from penstock.storage.segment import Segment
 from penstock.storage.txn_index import AbortedTxn
-from penstock.wire.batch import HEADER_BYTES, read_header
+from penstock.wire.batch import HEADER_BYTES, BatchHeader, read_header
 
 log = get_logger(__name__)
 
@@ -206,6 +206,33 @@ class Log:
             if aborted is not None:
                 self._drop_aborted(aborted)
             self._on_append_failed(error)
+        self._on_appended(last_offset)
+
+    def takes_at_once(self, headers: Sequence[BatchHeader]) -> bool:
+        """Whether all these batches surely go to the active segment."""
+        if len(headers) < 2 or self.active.size == 0:  # An empty segment has no age yet.
+            return False
+        times = [header.max_timestamp for header in headers]
+        size, last_offset = sum([header.size for header in headers]), headers[-1].last_offset
+        config = self.config
+        index_bytes = config.segment_index_bytes - OFFSET_ENTRY.size * (len(headers) - 1)  # As if each had an entry.
+        return (
+            self.active.has_room(size, last_offset, config.segment_bytes, index_bytes)
+            and min(times) > NO_TIMESTAMP
+            and not self._is_too_old(self.active, max(times))
+        )
+
+    def append_all(self, batches: Buffer, headers: Sequence[BatchHeader]) -> None:
+        """Write batches that the log `takes_at_once`: all, or Refused and none."""
+        if self.failure is not None:
+            raise Refused(ErrorCode.kafka_storage_error, self.failure)
+        try:
+            self.active.append_all(batches, headers, self.config.index_interval_bytes)
+        except OSError as error:
+            self._on_append_failed(error)
+        self._on_appended(headers[-1].last_offset)
+
+    def _on_appended(self, last_offset: int) -> None:
         self.log_end = Offset(last_offset + 1)
         if self._is_append_failing:
             self._is_append_failing = False

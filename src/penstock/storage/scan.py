@@ -12,7 +12,9 @@ from penstock.wire.batch import (
     PREFIX,
     PREFIX_BYTES,
     BatchHeader,
+    CorruptBatch,
     has_valid_crc,
+    read_header,
 )
 
 Buffer = bytes | bytearray | memoryview
@@ -70,6 +72,19 @@ def header_problem(header: BatchHeader, offset_min: int) -> str | None:
     if header.last_offset_delta < 0:
         return f"last offset delta is {header.last_offset_delta}"
     return None
+
+
+def sound_batches(records: memoryview, offset_min: int) -> Iterator[BatchHeader]:
+    """The headers of batches that lie one behind the other; CorruptBatch at the first that is cut short or unsound."""
+    position = 0
+    while position < len(records):
+        header = read_header(records, position)
+        problem = header_problem(header, offset_min)
+        if problem is not None or position + header.size > len(records) or not has_valid_crc(records, position, header):
+            raise CorruptBatch(f"batch at offset {header.base_offset}: {problem or 'cut short or changed'}")
+        yield header
+        position += header.size
+        offset_min = header.next_offset
 
 
 def scan_batches(read: Read, start: int, end: int, offset_min: int) -> Iterator[FoundBatch]:

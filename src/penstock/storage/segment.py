@@ -9,7 +9,7 @@ both indexes are made anew from the log.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
@@ -140,13 +140,22 @@ class Segment:
 
     def append(self, batch: Buffer, last_offset: int, max_timestamp: int, index_interval_bytes: int) -> None:
         """Write one batch and index it. On OSError the file is as before, or `truncate` raised too."""
+        self._write(batch)
+        self._note(self.size, len(batch), last_offset, max_timestamp, index_interval_bytes)
+
+    def append_all(self, batches: Buffer, headers: Iterable[BatchHeader], index_interval_bytes: int) -> None:
+        """The same with batches that lie one behind the other."""
+        self._write(batches)
+        for header in headers:
+            self._note(self.size, header.size, header.last_offset, header.max_timestamp, index_interval_bytes)
+
+    def _write(self, data: Buffer) -> None:
         try:
-            self.file.write((batch,))
+            self.file.write((data,))
         except OSError:
             self.file.truncate(self.size)
             raise
         self.is_dirty = True
-        self._note(self.size, len(batch), last_offset, max_timestamp, index_interval_bytes)
 
     def note_scanned(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
         """Index a batch found by a scan; `size` follows the scan."""

@@ -13,6 +13,7 @@ the same connection waits with it.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -322,7 +323,7 @@ class _Commit:
         self._timer = self._context.timers.call_later(delay_s, lambda: self._reply.attempt(self._on_timeout))
 
     def _once_committed(self, number: int) -> Committed:
-        return lambda code: self._reply.attempt(lambda: self._on_committed(number, code))
+        return partial(self._reply.attempt, self._on_committed, number)
 
     def _on_committed(self, number: int, code: ErrorCode) -> None:
         if self._waiting_count == 0:
