@@ -7,7 +7,6 @@ cache, directory walks) goes through `run`. Simulation replaces both classes wit
 import asyncio
 import errno
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -158,6 +157,8 @@ class PosixFileSystem:
         os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
+        import shutil  # It brings every codec of archives along, and a start waits for it.
+
         shutil.rmtree(path)
 
     def sync_dir(self, path: str) -> None:

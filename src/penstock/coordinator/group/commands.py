@@ -1,7 +1,7 @@
 """What the group coordinator is asked to do: the requests of all versions in one shape each."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
@@ -20,33 +20,30 @@ class Protocol(NamedTuple):
     metadata: bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JoinGroup:
+class JoinGroup(NamedTuple):
     group_id: str
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[Protocol, ...]  # The member's preference first.
+    version: int  # v4 on: MEMBER_ID_REQUIRED; v9 on: a leader can skip the assignment.
     member_id: str = ""  # Empty: not a member yet.
     instance_id: str | None = None  # group.instance.id: a static member.
     client_id: str = ""
     client_host: str = ""
-    session_timeout_ms: int
     rebalance_timeout_ms: int = -1  # -1, from v0: the session timeout.
-    protocol_type: str
-    protocols: tuple[Protocol, ...]  # The member's preference first.
-    version: int  # v4 on: MEMBER_ID_REQUIRED; v9 on: a leader can skip the assignment.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SyncGroup:
+class SyncGroup(NamedTuple):
     group_id: str
     member_id: str
     generation_id: int
     instance_id: str | None = None
     protocol_type: str | None = None  # v5 on.
     protocol_name: str | None = None  # v5 on.
-    assignments: Mapping[str, bytes] = field(default_factory=dict)  # By member id; from the leader only.
+    assignments: Mapping[str, bytes] = MappingProxyType({})  # By member id; from the leader only.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Heartbeat:
+class Heartbeat(NamedTuple):
     group_id: str
     member_id: str
     generation_id: int
@@ -60,8 +57,7 @@ class LeavingMember(NamedTuple):
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeaveGroup:
+class LeaveGroup(NamedTuple):
     group_id: str
     members: tuple[LeavingMember, ...]
 
@@ -79,25 +75,23 @@ class TopicCommit(NamedTuple):
     topic_id: UUID = ZERO_UUID
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommitOffsets:
+class CommitOffsets(NamedTuple):
     group_id: str
+    topics: tuple[TopicCommit, ...]
+    version: int
     member_id: str = ""
     generation_id: int = NO_GENERATION
     instance_id: str | None = None
-    topics: tuple[TopicCommit, ...]
     retention_ms: int = NO_RETENTION  # v2 to v4.
-    version: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommitTxnOffsets:
+class CommitTxnOffsets(NamedTuple):
     group_id: str
+    topics: tuple[TopicCommit, ...]
+    producer: TransactionalProducer
     member_id: str = ""  # v3 on, as generation and instance (KIP-447): before, nobody asked whose offsets these are.
     generation_id: int = NO_GENERATION
     instance_id: str | None = None
-    topics: tuple[TopicCommit, ...]
-    producer: TransactionalProducer
 
 
 class TopicPartitions(NamedTuple):
@@ -106,8 +100,7 @@ class TopicPartitions(NamedTuple):
     topic_id: UUID = ZERO_UUID
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FetchOffsets:
+class FetchOffsets(NamedTuple):
     group_id: str
     topics: tuple[TopicPartitions, ...] | None  # None: all that the group has.
     member_id: str | None = None  # v9 on, as the epoch: a member of a consumer group.
@@ -115,12 +108,10 @@ class FetchOffsets:
     require_stable: bool = False  # v7 on: not what an open transaction may change.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteOffsets:
+class DeleteOffsets(NamedTuple):
     group_id: str
     topics: tuple[TopicPartitions, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteGroups:
+class DeleteGroups(NamedTuple):
     group_ids: tuple[str, ...]

@@ -1,6 +1,5 @@
 """What the group coordinator answers, in Kafka's field names; handlers turn it into the version's message."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.base.errors import ErrorCode
@@ -25,8 +24,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JoinReply:
+class JoinReply(NamedTuple):
     error_code: ErrorCode = ErrorCode.none
     generation_id: int = NO_GENERATION
     protocol_type: str | None = None
@@ -40,8 +38,7 @@ class JoinReply:
         return JoinReply(error_code=group_code(code))  # Without the member id: it may never have been stored.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SyncReply:
+class SyncReply(NamedTuple):
     error_code: ErrorCode = ErrorCode.none
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -51,8 +48,7 @@ class SyncReply:
         return SyncReply(error_code=group_code(code))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeartbeatReply:
+class HeartbeatReply(NamedTuple):
     error_code: ErrorCode = ErrorCode.none
 
     def failed(self, code: ErrorCode) -> "HeartbeatReply":
@@ -65,8 +61,7 @@ class LeftMember(NamedTuple):
     error_code: ErrorCode
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeaveReply:
+class LeaveReply(NamedTuple):
     error_code: ErrorCode = ErrorCode.none  # Before v3 there is one member, whose error stands here.
     members: tuple[LeftMember, ...] = ()
 
@@ -84,8 +79,7 @@ class TopicResult(NamedTuple):
     partitions: tuple[PartitionResult, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommitReply:
+class CommitReply(NamedTuple):
     topics: tuple[TopicResult, ...]
 
     def failed(self, code: ErrorCode) -> "CommitReply":
@@ -105,8 +99,7 @@ class FetchedTopic(NamedTuple):
     partitions: tuple[FetchedOffset, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FetchReply:
+class FetchReply(NamedTuple):
     error_code: ErrorCode = ErrorCode.none
     topics: tuple[FetchedTopic, ...] = ()
 
@@ -114,8 +107,7 @@ class FetchReply:
         return FetchReply(error_code=code)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteOffsetsReply:
+class DeleteOffsetsReply(NamedTuple):
     error_code: ErrorCode = ErrorCode.none
     topics: tuple[TopicResult, ...] = ()
 
@@ -128,8 +120,7 @@ class DeletedGroup(NamedTuple):
     error_code: ErrorCode
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteGroupsReply:
+class DeleteGroupsReply(NamedTuple):
     groups: tuple[DeletedGroup, ...]
 
     def failed(self, code: ErrorCode) -> "DeleteGroupsReply":

@@ -1,13 +1,12 @@
 """What is asked of the coordinator of a transactional id."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.base.types import TopicPartition
 from penstock.coordinator.txn.metadata import Producer
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InitProducerId:
+class InitProducerId(NamedTuple):
     transactional_id: str
     timeout_ms: int
     expected: Producer | None = None  # Who the client says it is (KIP-360); None: somebody new.
@@ -15,16 +14,14 @@ class InitProducerId:
     keep_prepared: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AddPartitions:
+class AddPartitions(NamedTuple):
     transactional_id: str
     producer: Producer
     partitions: frozenset[TopicPartition]
     client_version: int = 0  # transaction.version of the producer.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EndTxn:
+class EndTxn(NamedTuple):
     transactional_id: str
     producer: Producer
     is_commit: bool

@@ -1,7 +1,7 @@
 """What the coordinator of a transactional id answers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from penstock.base.errors import ErrorCode
 from penstock.base.types import TopicPartition
@@ -10,8 +10,7 @@ from penstock.coordinator.txn.metadata import NO_PRODUCER_EPOCH, NO_PRODUCER_ID,
 NOBODY = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProducerReply:
+class ProducerReply(NamedTuple):
     """To InitProducerId, and to EndTxn, which from v5 on gives a new epoch."""
 
     error_code: ErrorCode = ErrorCode.none
@@ -22,11 +21,10 @@ class ProducerReply:
         return ProducerReply(error_code=code)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartitionsReply:
+class PartitionsReply(NamedTuple):
     """To AddPartitionsToTxn, also when it only asks: one answer for each partition."""
 
     codes: Mapping[TopicPartition, ErrorCode]
 
     def failed(self, code: ErrorCode) -> "PartitionsReply":
-        return replace(self, codes=dict.fromkeys(self.codes, code))
+        return self._replace(codes=dict.fromkeys(self.codes, code))

@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat in the shape that the coordinator takes, and what can be said of it alone."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.coordinator.group.consumer.assignment import Assignment
@@ -13,8 +13,7 @@ MEMBER_ID_FROM_CLIENT = 1  # The version from which on clients make their ids th
 TOPIC_NAMES_BYTES_MAX = 1 << 19
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerHeartbeat:
+class ConsumerHeartbeat(NamedTuple):
     group_id: str
     member_id: str
     member_epoch: int

@@ -5,7 +5,6 @@ but for the moment between a decision that moves it and its records being applie
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 
 from penstock.base.errors import ErrorCode, Refused
 from penstock.coordinator.group.classic_group import ClassicGroup
@@ -91,7 +90,7 @@ class ConsumerGroups:
         out: Decision,
     ) -> ConsumerHeartbeatReply:
         if not command.member_id:
-            command = replace(command, member_id=self.setting.new_unique_id())
+            command = command._replace(member_id=self.setting.new_unique_id())
         if group is not None:
             self._check_room(group, command)
             return decide_heartbeat(group, command, self.setting, now, out)

@@ -1,14 +1,13 @@
 """What ConsumerGroupHeartbeat answers."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.base.errors import ErrorCode
 from penstock.coordinator.group.consumer.assignment import Assignment
 from penstock.coordinator.group.replies import group_code
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerHeartbeatReply:
+class ConsumerHeartbeatReply(NamedTuple):
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
     member_id: str | None = None
