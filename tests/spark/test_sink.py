@@ -31,7 +31,7 @@ def options(penstock_broker):
 def whoami(monkeypatch):
     """Whom a task takes itself for: (task, attempt, batch id, query id)."""
     context: list = [0, 0, 0, QUERY]
-    monkeypatch.setattr(writer, "_whoami", lambda: tuple(context))
+    monkeypatch.setattr(writer, "whoami", lambda: tuple(context))
     return context
 
 

@@ -27,6 +27,7 @@ from penstock.spark.options import check_kafka_options
 from penstock.spark.plan import TopicPartition
 from penstock.spark.producer import Producer
 from penstock.spark.sink_log import Decision
+from penstock.spark.task import whoami
 from penstock.spark.transactions import CommittedOffset, Transaction, Transactions
 from penstock.wire.compression import Codec
 
@@ -126,7 +127,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        task, attempt, batch_id, query_id = _whoami()
+        task, attempt, batch_id, query_id = whoami()
         options, gate = self._options, self._gate
         with Brokers(options.bootstrap_servers) as brokers:
             if gate is None:
@@ -213,15 +214,6 @@ def _abort(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> 
 
 def _written(messages: Iterable[WriterCommitMessage | None]) -> list[Written]:
     return [each for each in messages if isinstance(each, Written)]
-
-
-def _whoami() -> tuple[int, int, int, str]:
-    context = TaskContext.get()
-    assert context is not None
-    batch_id, query_id = (context.getLocalProperty(name) for name in ("streaming.sql.batchId", "sql.streaming.queryId"))
-    if batch_id is None or query_id is None:
-        raise SinkFailed("Spark does not say which query and batch this is: use delivery=at-least-once")
-    return context.partitionId(), context.attemptNumber(), int(batch_id), query_id
 
 
 def _write_task(
