@@ -64,6 +64,7 @@ def test_the_wheel_carries_its_types_and_licence(environment: Path) -> None:
 def test_the_wheel_carries_the_spark_source_but_not_spark(environment: Path) -> None:
     (packages,) = (environment / "venv/lib").glob("python3.*/site-packages")
     assert (packages / "pyspark_penstock/__init__.py").exists()
+    assert (packages / "pyspark_penstock_lake/__init__.py").exists()
     assert not (packages / "pyspark").exists()
 
 
