@@ -121,7 +121,7 @@ def test_many_at_once_leave_the_same_behind(
             for partition in (one_by_one, in_rows):
                 partition.on_leader_offsets(Offset(offset), Offset(0))
             assert in_rows.last_stable_offset == one_by_one.last_stable_offset
-            assert in_rows._uncommitted_bytes == one_by_one._uncommitted_bytes
+            assert in_rows.waiters._uncommitted == one_by_one.waiters._uncommitted
         assert in_rows.aborted(Offset(0), end) == one_by_one.aborted(Offset(0), end)
 
     with tempfile.TemporaryDirectory() as place:

@@ -14,7 +14,7 @@ from penstock.base.errors import ErrorCode, Refused
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import LeaderEpoch, NodeId, Offset, TopicPartition
 from penstock.cluster.image import PartitionState
-from penstock.partition import partition as partition_module
+from penstock.partition import waiters
 from penstock.partition.partition import Partition
 from penstock.storage.fs import PosixFileSystem
 from penstock.storage.log_manager import LogManager
@@ -141,13 +141,13 @@ def test_a_waiter_is_told_of_bytes_appended_while_an_earlier_sync_ran(tmp_path: 
         told: list[int] = []
         partition.append(batch(b"first"), produce_version=9)
         await asyncio.sleep(0)
-        partition.wait(told.append)
+        partition.waiters.wait(told.append)
         partition.append(batch(b"second"), produce_version=9)
         await fs.let_go()
         first = len(batch(b"first"))
         assert told == [first]
-        partition.stop_waiting(told.append)
-        partition.wait(told.append)
+        partition.waiters.stop(told.append)
+        partition.waiters.wait(told.append)
         await fs.let_go()
         assert told == [first, len(batch(b"second"))]
 
@@ -486,7 +486,7 @@ def test_what_is_remembered_of_batches_that_cannot_be_committed_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr(partition_module, "UNCOMMITTED_MAX", 3)
+        monkeypatch.setattr(waiters, "UNCOMMITTED_MAX", 3)
         partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(durability="os"))
         led_with_two_others(partition, epoch=1)
         sizes = []
@@ -494,9 +494,9 @@ def test_what_is_remembered_of_batches_that_cannot_be_committed_is_bounded(
             view = batch(b"x")
             sizes.append(len(view))
             partition.append(view, produce_version=9)
-        assert [size for _, size in partition._uncommitted_bytes] == [*sizes[:2], sum(sizes[2:])]
+        assert [size for _, size in partition.waiters._uncommitted] == [*sizes[:2], sum(sizes[2:])]
         told: list[int] = []
-        partition.wait(told.append)
+        partition.waiters.wait(told.append)
         for node_id in (2, 3):
             partition.on_follower_fetch(NodeId(node_id), 7, Offset(5), LeaderEpoch(1))
         await asyncio.sleep(0)

@@ -149,8 +149,8 @@ def test_waiting_readers_are_woken_when_their_end_moves(tmp_path: Path) -> None:
         partition = open_partition(PosixFileSystem(), tmp_path, OS)
         told: list[int] = []
         told_all: list[int] = []
-        partition.wait(told.append, only_stable=True)
-        partition.wait(told_all.append)
+        partition.waiters.wait(told.append, only_stable=True)
+        partition.waiters.wait(told_all.append)
         partition.append(batch(b"v"), produce_version=9)
         await asyncio.sleep(0)
         assert told == told_all  # Nothing is undecided: bytes count as ever.
@@ -169,7 +169,7 @@ def test_waiting_readers_are_woken_when_their_end_moves(tmp_path: Path) -> None:
         partition.append(batch(b"v"), produce_version=9)
         await asyncio.sleep(0)
         assert told == told_all[-1:]
-        partition.stop_waiting(told.append)
+        partition.waiters.stop(told.append)
 
     run(scenario())
 

@@ -256,7 +256,7 @@ def test_a_broker_with_waiting_requests_stops_at_once(tmp_path: Path) -> None:
             clients = [await broker.connect() for _ in range(5)]
             for client in clients:
                 client.send(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 0), wait_ms=LONG_WAIT_MS))
-            await until(lambda: len(broker.partition("t")._waiting) == 5)
+            await until(lambda: len(broker.partition("t").waiters) == 5)
             began = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - began < LONG_WAIT_MS / 1000 / 2
         assert [await client.is_closed_by_broker() for client in clients] == [True] * 5

@@ -19,7 +19,7 @@ LONG_WAIT_MS = 30_000
 
 
 def waiters(broker: RunningBroker) -> int:
-    return sum(len(partition._waiting) for partition in broker.broker.partitions)
+    return sum(len(partition.waiters) for partition in broker.broker.partitions)
 
 
 def test_a_record_ends_the_wait_and_leaves_no_waiter(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_deleted_topic_ends_the_wait(tmp_path: Path, by_id: bool) -> None:
         assert set(codes[:1]) <= {ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id}
         assert codes[2] == ErrorCode.none
         assert (waiters(broker), broker.timers_count) == (0, 0)
-        assert not any(partition._waiting for partition in leaving)
+        assert not any(len(partition.waiters) for partition in leaving)
 
     with logged_errors() as errors:
         run(scenario, tmp_path)

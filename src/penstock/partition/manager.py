@@ -342,5 +342,5 @@ class PartitionManager:
             self._replication.stop_following(partition)
             partition.fail_uncommitted(code)
             partition.resign()  # Who holds it still, as coordinators do, must not take it for led.
-            partition.wake_waiting()
+            partition.waiters.wake_all()
             self._logs.delete(partition.topic_partition)

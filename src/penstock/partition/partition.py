@@ -26,6 +26,7 @@ from penstock.partition.producer_files import ProducerFiles
 from penstock.partition.producer_state import ProducerState
 from penstock.partition.replica_state import ReplicaState
 from penstock.partition.verification_guards import VerificationGuard
+from penstock.partition.waiters import Waiters
 from penstock.storage.checkpoint import encode_lines, read_epochs
 from penstock.storage.format import LEADER_EPOCH_CHECKPOINT
 from penstock.storage.fs import Buffer, FileSystem
@@ -49,16 +50,10 @@ from penstock.wire.txn_marker import EndTxnMarker, build_marker, read_marker
 
 log = get_logger(__name__)
 
-# Batches whose sizes are remembered apart until they are committed; while too few replicas are in sync that is never.
-UNCOMMITTED_MAX = 10_000
-
 EPOCH_BUMPED_VERSION = 2  # From this transaction version on a marker's epoch is new (KIP-890).
-LOOK_AGAIN = 2**31  # To a waiter: more than it can want.
 
 # Told the error code once it is known whether an append is committed.
 Committed = Callable[[ErrorCode], None]
-# Told how many bytes have become readable; a waiter counts them against its `min_bytes`.
-Readable = Callable[[int], None]
 
 
 class Appended(NamedTuple):
@@ -123,14 +118,7 @@ class Partition:
         # In order of offset, but for retries that are answered with the offset of their first try: those just wait
         # for the ones before them.
         self._uncommitted: deque[tuple[Offset, Committed]] = deque()
-        self._waiting: dict[Readable, None] = {}  # A dict for its order: the first to wait is the first to be told.
-        self._stable_waiting: dict[Readable, None] = {}  # Those of them who read up to the last stable offset only.
-        self._stable_told = Offset(-1)  # The last stable offset that they know of; -1: it was the high watermark.
-        self._followers_waiting: dict[Readable, None] = {}  # Of those too, but for what is not committed yet.
-        self._uncommitted_bytes: deque[tuple[Offset, int]] = deque()  # Next offset and size of each such batch.
-        self._readable_bytes = 0  # Committed since the waiters were last told.
-        self._wake_up: asyncio.Handle | None = None
-        self._followers_wake_up: asyncio.Handle | None = None
+        self.waiters = Waiters(self)
 
     def open(self, high_watermark: Offset) -> None:
         """Take up a log that has been recovered; its high watermark was once noted to be at least so far."""
@@ -217,9 +205,9 @@ class Partition:
         if self.leading is not None or self.is_following:
             self.leading, self.is_following = None, False
             self._epoch_start = Offset(0)
-            self._uncommitted_bytes.clear()
+            self.waiters.on_cut()
             self.fail_uncommitted(ErrorCode.not_leader_or_follower)
-            self.wake_waiting()
+            self.waiters.wake_all()
 
     @property
     def isr_min(self) -> int:
@@ -486,9 +474,7 @@ class Partition:
         if header is not None and header.producer_id != NO_PRODUCER_ID:
             # Before the high watermark moves: readers of committed data stop where a transaction begins.
             self.producers.apply(header, base_offset, now_ms, marker)
-        self._note_uncommitted(log_end, len(batch))
-        if self._followers_waiting and self._followers_wake_up is None:
-            self._followers_wake_up = asyncio.get_running_loop().call_soon(self._tell_followers)
+        self.waiters.on_appended(log_end, len(batch))
         if partition_log.config.durability == "fsync":
             self._commit.request(partition_log)
         elif len(leading.isr) > 1:
@@ -496,13 +482,6 @@ class Partition:
         else:
             self._on_safe(log_end)
         return log_end
-
-    def _note_uncommitted(self, next_offset: Offset, size: int) -> None:
-        batches = self._uncommitted_bytes
-        if len(batches) < UNCOMMITTED_MAX:
-            batches.append((next_offset, size))
-        else:
-            batches[-1] = (next_offset, batches[-1][1] + size)
 
     def _begin_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
         """Note that records of `epoch` begin at `start`; the next flush makes it durable, together with the first."""
@@ -568,15 +547,10 @@ class Partition:
         transactions = self.producers.transactions
         if transactions.first_unstable is not None:
             transactions.on_high_watermark(offset)
-        batches = self._uncommitted_bytes
-        while batches and batches[0][0] <= offset:
-            self._readable_bytes += batches.popleft()[1]
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] <= offset:
             uncommitted.popleft()[1](ErrorCode.none)
-        if (self._waiting or self._stable_waiting) and self._wake_up is None:
-            # Once per turn of the loop: a burst of appends wakes a waiter once.
-            self._wake_up = asyncio.get_running_loop().call_soon(self._tell_waiting)
+        self.waiters.on_committed(offset)
 
     def fail_uncommitted(self, code: ErrorCode) -> None:
         """Tell everyone who waits for a commit that it will not come."""
@@ -627,46 +601,6 @@ class Partition:
                 ErrorCode.offset_not_available, f"the high watermark is not known from {self._epoch_start} on"
             )
 
-    def wait(self, callback: Readable, *, only_stable: bool = False) -> None:
-        """Tell `callback` whenever bytes have become readable, until `stop_waiting`."""
-        if not self._waiting and not self._stable_waiting:
-            self._readable_bytes = 0
-        if only_stable:
-            if not self._stable_waiting:
-                stable = self.last_stable_offset
-                self._stable_told = stable if stable < self.high_watermark else Offset(-1)
-            self._stable_waiting[callback] = None
-        else:
-            self._waiting[callback] = None
-
-    def stop_waiting(self, callback: Readable) -> None:
-        self._waiting.pop(callback, None)
-        self._stable_waiting.pop(callback, None)
-        self._followers_waiting.pop(callback, None)
-
-    def _tell_waiting(self) -> None:
-        self._wake_up = None
-        count, self._readable_bytes = self._readable_bytes, 0
-        for callback in list(self._waiting):
-            callback(count)
-        if self._stable_waiting:
-            self._tell_stable_waiting(count)
-
-    def _tell_stable_waiting(self, count: int) -> None:
-        """Tell them if their end has moved; how many bytes that is worth is known only while it is everybody's end."""
-        stable, told = self.last_stable_offset, self._stable_told
-        is_held_back = stable < self.high_watermark
-        if is_held_back and stable == told:
-            return
-        self._stable_told = stable if is_held_back else Offset(-1)
-        for callback in list(self._stable_waiting):
-            callback(LOOK_AGAIN if is_held_back or told >= 0 else count)
-
-    def wake_waiting(self) -> None:
-        """Make every waiter look again at once: the partition is leaving, has failed, or is led by another broker."""
-        for callback in [*self._waiting, *self._stable_waiting, *self._followers_waiting]:
-            callback(LOOK_AGAIN)
-
     # Followers of ours
 
     def on_follower_fetch(
@@ -700,15 +634,6 @@ class Partition:
     def read_all(self, start: Offset, bytes_max: int, *, at_least_one: bool) -> Buffer:
         """Batches from `start` on, committed or not, for a follower. NotCached: see `Segment.read`."""
         return self.log.read(start, bytes_max, self.log.log_end, at_least_one=at_least_one)
-
-    def wait_for_appends(self, callback: Readable) -> None:
-        """Tell `callback` whenever something has been appended, until `stop_waiting`."""
-        self._followers_waiting[callback] = None
-
-    def _tell_followers(self) -> None:
-        self._followers_wake_up = None
-        for callback in list(self._followers_waiting):
-            callback(1)
 
     # Following
 
@@ -781,7 +706,7 @@ class Partition:
         self._producer_files.on_appended(self.producers, len(batch))
 
     def _on_copied(self, header: BatchHeader, now_ms: int, marker: EndTxnMarker | None = None) -> None:
-        self._note_uncommitted(Offset(header.next_offset), header.size)
+        self.waiters.on_appended(Offset(header.next_offset), header.size)
         if header.producer_id != NO_PRODUCER_ID:
             self.producers.apply(header, header.base_offset, now_ms, marker)
 
@@ -803,7 +728,7 @@ class Partition:
     async def _shorten(self, shorten: Callable[[], Awaitable[None]]) -> None:
         assert self.leading is None, f"{self.topic_partition} is led here and cut"
         self.is_truncating = True
-        self._uncommitted_bytes.clear()
+        self.waiters.on_cut()
         try:
             await shorten()
             if self.high_watermark > self.log.log_end:

@@ -200,9 +200,9 @@ class _Fetch:
         self._reply.on_lost = self._on_lost
         for partition in self._partitions:
             if self._follower is None:
-                partition.wait(self._on_readable, only_stable=self._read_committed)
+                partition.waiters.wait(self._on_readable, only_stable=self._read_committed)
             else:
-                partition.wait_for_appends(self._on_readable)
+                partition.waiters.wait_for_appends(self._on_readable)
 
     def _on_readable(self, count: int) -> None:
         self._missing_bytes -= count
@@ -237,7 +237,7 @@ class _Fetch:
 
     def _stop_waiting(self) -> None:
         for partition in self._partitions:
-            partition.stop_waiting(self._on_readable)
+            partition.waiters.stop(self._on_readable)
 
     def _read_from_disk(self, miss: NotCached) -> None:
         self._disk_reads += 1
