@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from penstock.pipeline.project import ProjectRefused
 from penstock.pipeline.template import (
-    ProjectRefused,
     load_template,
     make_project,
     read_template,

@@ -75,7 +75,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and errors as 
 
 def admin_client(bootstrap_server: str) -> "AdminClient":
     """A client for topics and their configuration; Failure when nobody listens there."""
-    _check_reachable(bootstrap_server)
+    check_reachable(bootstrap_server)
     from confluent_kafka.admin import AdminClient
 
     return AdminClient(_settings(bootstrap_server))
@@ -90,7 +90,7 @@ def kafka_admin() -> Any:
 
 def producer(bootstrap_server: str, settings: dict[str, Any]) -> "Producer":
     """A client that sends messages; Failure when nobody listens there."""
-    _check_reachable(bootstrap_server)
+    check_reachable(bootstrap_server)
     from confluent_kafka import Producer
 
     return Producer(_settings(bootstrap_server) | settings)
@@ -98,7 +98,7 @@ def producer(bootstrap_server: str, settings: dict[str, Any]) -> "Producer":
 
 def consumer(bootstrap_server: str, settings: dict[str, Any]) -> "Consumer":
     """A client that reads partitions it is assigned by hand; Failure when nobody listens there."""
-    _check_reachable(bootstrap_server)
+    check_reachable(bootstrap_server)
     from confluent_kafka import Consumer
 
     # librdkafka wants a group's name even from those that never join it.
@@ -117,7 +117,7 @@ def _settings(bootstrap_server: str) -> dict[str, Any]:
     }
 
 
-def _check_reachable(bootstrap_server: str) -> None:
+def check_reachable(bootstrap_server: str) -> None:
     """Failure at once, with the operating system's reason: librdkafka would keep trying until the request times out."""
     reasons = []
     for address in bootstrap_server.split(","):
@@ -199,7 +199,7 @@ def failure_of(
     name = error.name()
     if name in ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_TIMED_OUT_QUEUE"):
         try:
-            _check_reachable(bootstrap_server)
+            check_reachable(bootstrap_server)
         except Failure as failure:
             return failure
         return Failure(

@@ -7,7 +7,10 @@ import typer
 
 from penstock.cli.connection import DEFAULT_BOOTSTRAP_SERVER, AsJson, BootstrapServer, complete_topics
 from penstock.cli.output import Failure, print_json, print_table, program
-from penstock.pipeline.template import ProjectRefused, load_template, make_project, template_names
+from penstock.cli.pipeline_run import run, validate
+from penstock.cli.pipeline_status import list_projects, status
+from penstock.pipeline.project import ProjectRefused
+from penstock.pipeline.template import load_template, make_project, template_names
 
 commands = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Pipelines on Spark: topics in, tables and topics out."
@@ -56,6 +59,12 @@ def init(
         return
     print(f"Made {folder}. Its parameters are in {folder / 'spark-pipeline.yml'}. Run it with:")
     print(f"  {program()} pipeline run {folder}")
+
+
+commands.command()(validate)
+commands.command()(run)
+commands.command("list")(list_projects)
+commands.command()(status)
 
 
 @commands.command()

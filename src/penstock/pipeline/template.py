@@ -26,20 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SPEC_NAME = "spark-pipeline.yml"
-BOOTSTRAP_KEY = "penstock.bootstrap.servers"
+from penstock.pipeline.project import BOOTSTRAP_KEY, SPEC_NAMES, ProjectRefused
+
 PREFIX = "penstock."
 
 _HOME = Path(__file__).parent / "templates"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-class ProjectRefused(Exception):
-    """A project cannot be made so; `hint` says what to do."""
-
-    def __init__(self, what: str, hint: str = "") -> None:
-        super().__init__(what)
-        self.hint = hint
 
 
 @dataclass(frozen=True)
@@ -109,7 +101,7 @@ def make_project(folder: Path, template: Template, given: Mapping[str, str], boo
         raise ProjectRefused(f"{folder} is there already.", "Give another name, or remove it first.")
     try:
         shutil.copytree(template.folder, folder, ignore=shutil.ignore_patterns("template.toml", "__pycache__"))
-        (folder / SPEC_NAME).write_text(spec_text(folder.resolve(), template, values, bootstrap_servers))
+        (folder / SPEC_NAMES[0]).write_text(spec_text(folder.resolve(), template, values, bootstrap_servers))
     except OSError as error:
         raise ProjectRefused(f"Cannot make {folder}: {(error.strerror or str(error)).lower()}.") from error
 

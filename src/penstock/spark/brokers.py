@@ -184,12 +184,15 @@ class Brokers:
         reply = self.persist(lambda: self._metadata(None), "list topics")
         return sorted(topic.name for topic in reply.topics if not topic.is_internal and not topic.error_code)
 
-    def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
-        """Refusal when there is no such topic, after a second look: a new one may not have got around yet."""
+    def partitions(self, topics: Iterable[str], *, may_create: bool = False) -> list[TopicPartition]:
+        """Refusal when there is no such topic, after a second look: a new one may not have got around yet.
+
+        With `may_create` the brokers make it, if they do so for any producer.
+        """
         names = sorted(set(topics))
         give_up_at = time.monotonic() + min(self._patience_s, 5.0)
         while True:
-            reply = self.persist(lambda: self._metadata(names), "look up topics")
+            reply = self.persist(lambda: self._metadata(names, may_create), "look up topics")
             failed = [topic for topic in reply.topics if topic.error_code]
             if not failed:
                 return sorted((topic.name, part.partition_index) for topic in reply.topics for part in topic.partitions)
@@ -255,10 +258,10 @@ class Brokers:
                     raise TryAgain(f"{topic.name}-{part.partition_index} has no leader")
                 self._leaders[topic.name, part.partition_index] = part.leader_id
 
-    def _metadata(self, topics: list[str] | None) -> Struct:
+    def _metadata(self, topics: list[str] | None, may_create: bool = False) -> Struct:
         request = Struct(
             topics=None if topics is None else [Struct(name=name) for name in topics],
-            allow_auto_topic_creation=False,
+            allow_auto_topic_creation=may_create,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )

@@ -284,7 +284,7 @@ class Router:
 
     def _partitions(self, topic: str, rows: Rows, given: pa.Array | None) -> Any:
         if topic not in self._counts:
-            self._counts[topic] = len(self._brokers.partitions([topic]))
+            self._counts[topic] = len(self._brokers.partitions([topic], may_create=True))
         count = self._counts[topic]
         chosen = np.full(len(rows.keys), self._turn % count, np.int64)
         if rows.keys.null_count < len(rows.keys):

@@ -1,0 +1,105 @@
+"""`penstock pipeline` with a real Spark: from a template to rows in a topic, again and again, and what goes wrong.
+
+Every command runs in the tests' Java process, by way of Spark Connect; one test has a Java process of its own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+PENSTOCK = [sys.executable, "-m", "penstock.cli.main", "pipeline"]
+
+
+@pytest.fixture
+def pipeline(penstock_broker, connect_url, tmp_path):
+    """`pipeline("run", "p")` gives its JSON lines; `fails=True`, its error."""
+    environment = {**os.environ, "PENSTOCK_BOOTSTRAP_SERVER": penstock_broker.bootstrap_servers}
+
+    def pipeline(command, *arguments, fails=False, remote=True):
+        where = ["--remote", connect_url] if remote and command in ("run", "validate") else []
+        done = subprocess.run(
+            [*PENSTOCK, command, *arguments, *where, "--json"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        logs = "".join(path.read_text() for path in tmp_path.glob("*/.penstock/log"))
+        assert (done.returncode != 0) == fails, done.stdout + done.stderr + logs[-5000:]
+        if fails:
+            return json.loads(done.stderr.splitlines()[-1])["error"]
+        lines = done.stdout.splitlines()
+        return [json.loads(line) for line in lines] if command == "run" else json.loads(done.stdout)
+
+    return pipeline
+
+
+def of_topic(load, topic):
+    rows = load("penstock", subscribe=topic, kafka__isolation__level="read_committed").collect()
+    return sorted((row.key or b"", row.value) for row in rows)
+
+
+def test_dedupe_from_init_to_status(pipeline, produce, load, penstock_broker):
+    orders = penstock_broker.create_topic("orders", partitions=2)
+    produce(orders, [(i % 2, f"k{i % 6}", f"first {i}", 1_760_000_000_000 + i, None) for i in range(12)])
+    pipeline("init", "clean", "--template", "dedupe", "--topic", orders, "--set", "window=1 minute")
+    assert pipeline("validate", "clean") == {"project": "clean", "valid": True}
+
+    *_, last = pipeline("run", "clean")
+    assert last["outcome"] == "completed"
+    (flow,) = last["flows"]
+    assert (flow["state"], flow["rows_in"], flow["rows_out"], flow["lag"]) == ("completed", 12, 6, 0)
+
+    # Repeated within the window; a new key; repeated after it, when the key is forgotten; late by more than it.
+    later = 1_760_000_000_000 + 20_000
+    produce(orders, [(0, "k0", "again", later, None), (1, "new", "new", later, None)])
+    produce(orders, [(0, "far", "far", later + 200_000, None)])
+    pipeline("run", "clean")
+    produce(orders, [(0, "k0", "much later", later + 201_000, None), (1, "late", "late", later, None)])
+    (behind,) = pipeline("status", "clean")["flows"]
+    assert sum(part["lag"] for part in behind["partitions"]) == 2
+    pipeline("run", "clean")
+
+    found = of_topic(load, "orders-unique")
+    assert [key for key, _ in found] == sorted([b"k0", *(f"k{i}".encode() for i in range(6)), b"new", b"far"])
+    assert (b"k0", b"much later") in found
+    status = pipeline("status", "clean")
+    assert status["last_run"]["outcome"] == "completed"
+    assert sum(part["lag"] for part in status["flows"][0]["partitions"]) == 0
+    assert [each["name"] for each in pipeline("list")] == ["clean"]
+
+
+def test_what_goes_wrong_is_said(pipeline, tmp_path):
+    pipeline("init", "clean", "--template", "dedupe", "--topic", "nowhere")
+    with (tmp_path / "clean" / "spark-pipeline.yml").open("a") as file:
+        file.write('  spark.sql.pipelines.maxFlowRetryAttempts: "0"\n')  # Each takes five seconds.
+    error = pipeline("run", "clean", fails=True)
+    assert error["code"] == "UNKNOWN_TOPIC_OR_PART"
+    assert "no topic 'nowhere'" in error["message"]
+    assert "topics create nowhere" in error["hint"]
+    assert pipeline("status", "clean")["last_run"]["outcome"] == "failed"
+
+    (tmp_path / "clean" / "transformations" / "more.py").write_text("nonsense()\n")
+    assert "nonsense" in pipeline("validate", "clean", fails=True)["message"]
+    assert pipeline("run", "clean", "-b", "localhost:1", fails=True)["code"] == "BROKER_UNREACHABLE"
+
+
+def test_with_a_java_process_of_its_own_tables_are_still_known_in_the_next_run(pipeline, tmp_path):
+    """Also that of a pipeline that is not from a template: Spark's own first example."""
+    folder = tmp_path / "own"
+    (folder / "transformations").mkdir(parents=True)
+    (folder / "spark-pipeline.yml").write_text(
+        f"name: own\nstorage: {(folder / 'storage').as_uri()}\nlibraries: [{{glob: {{include: transformations/**}}}}]\n"
+    )
+    (folder / "transformations" / "evens.sql").write_text(
+        "CREATE MATERIALIZED VIEW evens AS SELECT id FROM range(10) WHERE id % 2 = 0;\n"
+    )
+    for _ in range(2):
+        *_, last = pipeline("run", "own", "--master", "local[2]", remote=False)
+        assert [flow["state"] for flow in last["flows"]] == ["completed"]
+    assert list((folder / "warehouse" / "evens").glob("*.parquet"))
+    assert (folder / "metastore").exists()
