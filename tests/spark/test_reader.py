@@ -49,12 +49,12 @@ def test_a_connection_that_breaks_costs_nothing_but_time(wanted, monkeypatch):
     monkeypatch.setattr(reader, "FETCH_BYTES_MIN", 20_000)
     count, receive = [0], Connection.receive
 
-    def breaks(self, api_key, version, number):
+    def breaks(self, api_key, version, number, buffer=None):
         count[0] += 1
         if count[0] % 3 == 0:
             self.close()
             raise BadPeer("cut")
-        return receive(self, api_key, version, number)
+        return receive(self, api_key, version, number, buffer)
 
     monkeypatch.setattr(Connection, "receive", breaks)
     assert offsets(wanted) == list(range(5000))

@@ -122,24 +122,26 @@ class Connection:
             self._socket.sendall(part)
         return number
 
-    def receive(self, api_key: int, version: int, number: int) -> Frame:
-        (size,) = struct.unpack(">i", self._received(4)[:4])
+    def receive(self, api_key: int, version: int, number: int, buffer: bytearray | None = None) -> Frame:
+        """The reply to request `number`: in `buffer`, where it fits, which then must not be in use any more."""
+        head = bytearray(4)
+        self._fill(memoryview(head))
+        (size,) = struct.unpack(">i", head)
         if not 4 <= size <= FRAME_BYTES_MAX:
             raise BadPeer(f"a reply of {size} bytes")
-        data = self._received(size)
+        data = buffer if buffer and len(buffer) >= size + PADDING_BYTES else bytearray(size + PADDING_BYTES)
+        self._fill(memoryview(data)[:size])
         if struct.unpack_from(">i", data)[0] != number:
             raise BadPeer("the reply to another request")
         return Frame(data, read_tags(data, 4, {}, {}) if is_flexible_response(api_key, version) else 4, size)
 
-    def _received(self, size: int) -> bytearray:
-        data = bytearray(size + PADDING_BYTES)
-        view, done = memoryview(data), 0
-        while done < size:
-            received = self._socket.recv_into(view[done:size])
+    def _fill(self, view: memoryview) -> None:
+        done = 0
+        while done < len(view):
+            received = self._socket.recv_into(view[done:])
             if not received:
                 raise BadPeer("the broker closed the connection")
             done += received
-        return data
 
 
 class Brokers:

@@ -1,7 +1,8 @@
 """What one task does: read exactly [start, end) of a partition and yield it as Arrow batches.
 
 The leader is asked for the next bytes before the last are decoded, so it works while Python does. Memory is bounded
-whatever the partition holds: two replies of a Fetch, and one chunk with its columns and rows.
+whatever the partition holds: one reply of a Fetch (the next is in the kernel's buffer), and one chunk with its columns
+and rows.
 """
 
 import struct
@@ -83,19 +84,25 @@ def read(wanted: Wanted) -> Iterator[pa.RecordBatch]:
 
 
 def _fetches(brokers: Brokers, wanted: Wanted) -> Iterator[tuple[Fetched, int]]:
-    """One reply after the other, each with the offset from which on it counts. The next is under way meanwhile."""
+    """One reply after the other, each with the offset from which on it counts. The next is under way meanwhile.
+
+    A reply is valid until the next is asked for.
+    """
     topic, partition, position, end = wanted.range
     what = f"read {topic}-{partition}"
     bytes_max, quiet_since = FETCH_BYTES_MIN, time.monotonic()
     under_way: tuple[Connection, int] | None = None
+    buffer = bytearray()  # Used for one reply after the other: new memory of that size costs as much as the copy.
 
     def ask() -> tuple[Connection, int]:
         return _ask(brokers.leader(topic, partition), wanted, position, bytes_max)
 
     def receive() -> Fetched:
-        nonlocal under_way
+        nonlocal under_way, buffer
         (leader, number), under_way = under_way or ask(), None  # What breaks off is asked for anew.
-        return _read_reply(leader.receive(FETCH, FETCH_VERSION, number), what)
+        frame = leader.receive(FETCH, FETCH_VERSION, number, buffer)
+        buffer = frame.data
+        return _read_reply(frame, what)
 
     while position < end:
         try:
