@@ -119,8 +119,8 @@ MUTATIONS = (
     Mutation(
         "a Spark task reads beyond its range",
         "spark/reader.py",
-        "(columns.offset >= self._start) & (columns.offset < end)",
-        "columns.offset >= self._start",
+        "(columns.offset >= start) & (columns.offset < end)",
+        "columns.offset >= start",
         ("tests/spark/test_reader.py",),
     ),
     Mutation(

@@ -52,8 +52,13 @@ def built(drawn, *, is_append_time=False, repeat=1) -> tuple[bytearray, list[Spa
     return data + bytes(decode.WORD_BYTES), spans, raws
 
 
+def decoded(data, spans):
+    (columns,) = decode.decode(data, spans, 1 << 30)
+    return columns
+
+
 def rows(data, spans):
-    columns = decode.decode(data, spans)
+    columns = decoded(data, spans)
     table = to_arrow(data, columns, topic="t", partition=3, has_headers=True)
     table.validate(full=True)
     return [
@@ -84,11 +89,23 @@ def test_as_record_by_record(drawn, is_append_time, repeat):
     assert rows(data, spans) == expected(raws)
 
 
-@settings(max_examples=20)
-@given(st.lists(st.lists(records, min_size=1, max_size=3), min_size=1, max_size=4))
-def test_many_small_batches_are_walked_side_by_side(drawn):
-    data, spans, raws = built(drawn * decode.SPANS_COUNT_MIN)
+@settings(max_examples=15)
+@given(batches, st.sampled_from([1, 5]))
+@example([[(1, 0, None, b"x" * 100, [])]] * 3, 100)
+@example([[(1, 0, None, b"x" * size, []) for size in range(60, 200)]] * 3, 1)
+def test_many_batches_are_walked_side_by_side(drawn, repeat):
+    data, spans, raws = built(drawn * decode.ABREAST_MIN, repeat=repeat)
     assert rows(data, spans) == expected(raws)
+
+
+@given(batches, st.integers(1, 20))
+@settings(max_examples=20)
+def test_some_at_a_time_are_all_of_them(drawn, count_max):
+    data, spans, raws = built(drawn)
+    parts = list(decode.decode(data, spans, count_max))
+    assert all(len(part.offset) >= count_max for part in parts[:-1])
+    offsets = [offset for part in parts for offset in part.offset.tolist()]
+    assert offsets == [offset for offset, *_ in expected(raws)]
 
 
 def test_times_far_apart():
@@ -106,12 +123,13 @@ def test_a_time_beyond_what_spark_can_hold_is_refused():
 @given(batches, st.data(), st.sampled_from([1, 40]))
 def test_damage_is_found_or_harmless(drawn, choices, repeat):
     """A byte is changed: either that is noticed, or every record is still of its batch and as long as it says."""
-    data, spans, _ = built(drawn, repeat=repeat)
+    times = choices.draw(st.sampled_from([1, decode.ABREAST_MIN]))
+    data, spans, _ = built(drawn * times, repeat=repeat)
     span = choices.draw(st.sampled_from(spans))
     place = choices.draw(st.integers(span.start, min(span.end, span.start + 400) - 1))
     data[place] ^= choices.draw(st.integers(1, 255))
     try:
-        columns = decode.decode(data, spans)
+        columns = decoded(data, spans)
         to_arrow(data, columns, topic="t", partition=3, has_headers=True).validate(full=True)
     except CorruptBatch:
         return
@@ -121,11 +139,12 @@ def test_damage_is_found_or_harmless(drawn, choices, repeat):
         assert (columns.end[mine] <= one.end).all()
 
 
-@pytest.mark.parametrize("change", [-1, 1, 5])
-def test_a_wrong_count_is_refused(change):
-    data, (span,), _ = built([[(1, 0, b"k", b"v" * 80, [])] * 200])
+@pytest.mark.parametrize("spans_count", [1, decode.ABREAST_MIN])
+@pytest.mark.parametrize("change", [-200, -1, 1, 5, 1 << 30])
+def test_a_wrong_count_is_refused(change, spans_count):
+    data, spans, _ = built([[(1, 0, b"k", b"v" * size, []) for size in range(200)]] * spans_count)
     with pytest.raises(CorruptBatch):
-        decode.decode(data, [span._replace(records_count=span.records_count + change)])
+        decoded(data, [span._replace(records_count=span.records_count + change) for span in spans])
 
 
 def test_headers_that_lie_are_refused():

@@ -36,10 +36,11 @@ FETCH_WAIT_MS = 500
 # The first Fetch is small, for who reads a few records of a large partition; each further one is twice as large.
 FETCH_BYTES_MIN = 256 << 10
 FETCH_BYTES_MAX = 8 << 20
-# Decoded at a time, and one batch for Spark, which likes them large: 500 rows of 1 KB at a time reach the JVM at a
-# third of the speed of 8,000. But no more records than that numpy's columns of them fit the processor's cache.
+# Of compressed batches, decompressed at a time.
 CHUNK_BYTES = 8 << 20
-CHUNK_COUNT = 16_384
+# Rows for Spark at a time, about; it likes many: 500 of 1 KB at a time reach the JVM at a third of the speed of 8,000.
+# But no more than that numpy's columns of them fit the processor's cache.
+ROWS_COUNT = 16_384
 # One batch, without its compression. Kafka's own consumer has no limit; this is far above any max.message.bytes.
 BATCH_BYTES_MAX = 512 << 20
 
@@ -194,9 +195,9 @@ def _next_offset(fetched: Fetched, offset: int) -> int:
 
 
 def _rows(fetched: Fetched, start: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The records in [start, the range's end) of all batches, a chunk at a time."""
+    """The records in [start, the range's end) of all batches, in order."""
     aborted = AbortedRecords(fetched.aborted)
-    chunk = _Chunk(fetched.data, start, wanted)
+    chunk = _Chunk(fetched.data)
     for header, position in _batches(fetched):
         if header.base_offset >= wanted.range.end:
             break
@@ -204,70 +205,46 @@ def _rows(fetched: Fetched, start: int, wanted: Wanted) -> Iterator[pa.RecordBat
         if not is_void and header.last_offset >= start and header.records_count:
             if not has_valid_crc(fetched.data, position, header):
                 raise CorruptBatch(f"checksum of the batch at offset {header.base_offset} of {wanted.range.topic}")
+            if not chunk.has_room_for(header):
+                yield from chunk.rows(start, wanted)
+                chunk = _Chunk(fetched.data)
             chunk.add(header, position)
-            if chunk.size >= CHUNK_BYTES or chunk.records_count >= CHUNK_COUNT:
-                yield from chunk.rows()
-    yield from chunk.rows()
+    yield from chunk.rows(start, wanted)
 
 
 class _Chunk:
     """Batches that are decoded together: as they lie in the reply or, compressed ones, decompressed side by side."""
 
-    def __init__(self, data: bytearray, start: int, wanted: Wanted) -> None:
+    def __init__(self, data: bytearray) -> None:
         self._data = data
-        self._start = start
-        self._wanted = wanted
-        self._spans: list[Span] = []  # Of `_data`.
         self._plain = bytearray()
-        self._plain_spans: list[Span] = []  # Of `_plain`. One of the two lists is empty: rows come in order.
-        self._ready: list[pa.RecordBatch] = []
-        self.size = 0
-        self.records_count = 0
+        self._spans: list[Span] = []  # Of `_data`, or of `_plain` if that has anything.
+
+    def has_room_for(self, header: BatchHeader) -> bool:
+        if not self._spans:
+            return True
+        return len(self._plain) < CHUNK_BYTES and bool(self._plain) == (header.codec != Codec.NONE)
 
     def add(self, header: BatchHeader, position: int) -> None:
         start, end = position + HEADER_BYTES, position + header.size
-        self.records_count += header.records_count
         if header.codec == Codec.NONE:
-            self._decode_plain()
             self._spans.append(_span(header, start, end))
-            self.size += header.size
             return
-        self._decode_spans()
         try:
-            data = plain_payload(header, memoryview(self._data)[start:end], BATCH_BYTES_MAX)
+            plain = plain_payload(header, memoryview(self._data)[start:end], BATCH_BYTES_MAX)
         except TooLarge as error:
             raise CorruptBatch(f"the batch at offset {header.base_offset}: {error}") from error
-        self._plain_spans.append(_span(header, len(self._plain), len(self._plain) + len(data)))
-        self._plain += data
-        self.size += len(data)
+        self._spans.append(_span(header, len(self._plain), len(self._plain) + len(plain)))
+        self._plain += plain
 
-    def rows(self) -> list[pa.RecordBatch]:
-        self._decode_plain()
-        self._decode_spans()
-        ready, self._ready = self._ready, []
-        self.size = self.records_count = 0
-        return ready
-
-    def _decode_spans(self) -> None:
-        if self._spans:
-            self._decode(self._data, self._spans)
-            self._spans = []
-
-    def _decode_plain(self) -> None:
-        if self._plain_spans:
-            self._plain += bytes(PADDING_BYTES)
-            self._decode(self._plain, self._plain_spans)
-            self._plain, self._plain_spans = bytearray(), []
-
-    def _decode(self, data: bytearray, spans: list[Span]) -> None:
-        topic, partition, _, end = self._wanted.range
-        columns = decode(data, spans)
-        if spans[0].base_offset < self._start or spans[-1].base_offset + spans[-1].last_offset_delta >= end:
-            columns = columns.kept((columns.offset >= self._start) & (columns.offset < end))
-        if len(columns.offset):
-            self._ready.append(
-                to_arrow(data, columns, topic=topic, partition=partition, has_headers=self._wanted.has_headers)
-            )
+    def rows(self, start: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        topic, partition, _, end = wanted.range
+        data = self._plain + bytes(PADDING_BYTES) if self._plain else self._data
+        for columns in decode(data, self._spans, ROWS_COUNT):
+            is_wanted = (columns.offset >= start) & (columns.offset < end)
+            kept = columns if is_wanted.all() else columns.kept(is_wanted)
+            if len(kept.offset):
+                yield to_arrow(data, kept, topic=topic, partition=partition, has_headers=wanted.has_headers)
 
 
 def _span(header: BatchHeader, start: int, end: int) -> Span:
