@@ -172,4 +172,5 @@ def test_leftovers_are_those_of_decided_batches():
     name = f"{file_stem(3, 1, 7, query)}-2.parquet"
     assert is_of_batch(name, query, 7) and is_of_batch(name, query, 8)
     assert not is_of_batch(name, query, 6) and not is_of_batch(name, "another", 8)
+    assert name != f"{file_stem(3, 1, 7, query)}-2.parquet"
     assert not is_of_batch("merged-6b1f0e1c-6c63-4d3b-8d5c-2a6f8f0d9b11.parquet", query, 8)

@@ -5,7 +5,6 @@ batch that is run again finds itself there, by its query and number, and writes 
 lives on can only do what its successor would find done: the snapshot it wants to follow has a successor already.
 """
 
-import contextlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,11 +43,18 @@ COLUMNS = {
 
 
 def records(
-    spark: Any, topics: str, *, lake: str, bootstrap: str, max_offsets_per_trigger: int = OFFSETS_PER_TRIGGER
+    spark: Any,
+    topics: str,
+    *,
+    lake: str,
+    bootstrap: str,
+    max_offsets_per_trigger: int = OFFSETS_PER_TRIGGER,
+    fail_on_data_loss: bool = True,
 ) -> Any:
     """A streaming DataFrame of what is to be archived: committed records of `topics` ("orders,payments").
 
     Where the query is new but the lake is not (its checkpoint was deleted) it goes on where the lake ends.
+    `fail_on_data_loss`: stop when retention has deleted what was to be archived; else go on with what is left.
     """
     names = [each.strip() for each in topics.split(",") if each.strip()]
     ends = LakeStore(lake).latest().of(names).ends
@@ -62,6 +68,7 @@ def records(
         .option("kafka.isolation.level", "read_committed")
         .option("includeHeaders", "true")
         .option("maxOffsetsPerTrigger", str(max_offsets_per_trigger))
+        .option("failOnDataLoss", str(fail_on_data_loss).lower())
         .load()
     )
 
@@ -138,16 +145,20 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 def compact(store: LakeStore) -> None:
     """Make few large files of many small ones. Readers see the one or the other."""
     for group in lakes.merges(store.latest()):
-        with contextlib.suppress(FileNotFoundError):  # Another one has merged and deleted them.
+        try:
             new = merged(store.root, group)
+        except FileNotFoundError:
+            if set(group) <= set(store.latest().files):
+                raise
+            continue  # Another one has merged them, and deleted them since.
 
-            def swap(lake: Snapshot, group: list[LakeFile] = group, new: LakeFile = new) -> Snapshot:
-                # A writer that slept for a day may find its file taken for a leftover.
-                is_there = (store.root / new.path).exists()
-                return lakes.replace_files(lake, group, new, int(time.time() * 1000)) if is_there else lake
+        def swap(lake: Snapshot, group: list[LakeFile] = group, new: LakeFile = new) -> Snapshot:
+            # A writer that slept for a day may find its file taken for a leftover.
+            is_there = (store.root / new.path).exists()
+            return lakes.replace_files(lake, group, new, int(time.time() * 1000)) if is_there else lake
 
-            if new not in store.commit(swap).files:
-                store.delete_files([new])
+        if new not in store.commit(swap).files:
+            store.delete_files([new])
 
 
 def read_up_to(checkpoint: str | None, batch_id: int) -> dict[TopicPartition, int]:

@@ -7,6 +7,7 @@ same snapshot one wins, and the other looks at what it has won with. Readers tak
 import os
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -114,14 +115,17 @@ class LakeStore:
 
 
 def file_stem(task: int, attempt: int, batch_id: int, query_id: str) -> str:
-    """What the names of a task's files begin with; a number follows."""
-    return f"{query_id}-{batch_id}-{task}-{attempt}"
+    """What the names of a task's files begin with; a number follows.
+
+    Unlike any other: a task that a dead driver has left behind is the same attempt as that of the next driver.
+    """
+    return f"{query_id}-{batch_id}-{task}-{attempt}-{uuid.uuid4().hex}"
 
 
 def is_of_batch(name: str, query_id: str, batch_id_max: int) -> bool:
     """Whether a task of such a batch, or of one before it, has written the file."""
-    head, *numbers = name.removesuffix(".parquet").rsplit("-", 4)
-    return head == query_id and len(numbers) == 4 and int(numbers[0]) <= batch_id_max
+    head, *rest = name.removesuffix(".parquet").rsplit("-", 5)
+    return head == query_id and len(rest) == 5 and int(rest[0]) <= batch_id_max
 
 
 def sync_folder(path: Path) -> None:
