@@ -79,8 +79,8 @@ class SparkCluster:
 
     def executors(self) -> list[int]:
         """The process ids of the JVMs that run tasks now."""
-        found = [pid for worker in self._processes[1:] for pid in _below(worker.pid)]
-        return [pid for pid in found if EXECUTOR in _command(pid)]
+        found = [pid for worker in self._processes[1:] for pid in below(worker.pid)]
+        return [pid for pid in found if EXECUTOR in command_of(pid)]
 
     def tasks(self) -> list[int]:
         """The Python processes of the executors that run tasks, or wait for the next."""
@@ -128,14 +128,14 @@ class SparkCluster:
     def _stop(self) -> None:
         # A worker's executors are its children, but end by themselves only when they notice that it is gone.
         for process in reversed(self._processes):
-            for pid in [*_below(process.pid), process.pid]:
+            for pid in [*below(process.pid), process.pid]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             process.wait(60)
         self._processes.clear()
 
 
-def _below(pid: int) -> list[int]:
+def below(pid: int) -> list[int]:
     """All processes that it has started, and those that they have."""
     found = [pid]
     for each in found:
@@ -151,7 +151,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
     try:
         return re.sub("\0", " ", Path("/proc", str(pid), "cmdline").read_text())
     except (FileNotFoundError, ProcessLookupError):
