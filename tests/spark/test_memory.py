@@ -1,4 +1,4 @@
-"""A task's memory does not grow with its partition: that of the Python process, measured from outside, in real Spark."""
+"""A task's memory does not grow with its partition: that of a Python process of real Spark, measured from outside."""
 
 import os
 import re

@@ -8,6 +8,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
+from penstock.spark import lag
+
 START_MS = 1_760_000_000_000
 COUNT = 900
 
@@ -158,6 +160,7 @@ def test_a_stream_goes_on_where_it_stopped(spark, load, produce, penstock_broker
     (source,) = progress[0]["sources"]
     assert json.loads(source["endOffset"]) == {name: {"0": 30, "1": 30}}
     assert json.loads(source["latestOffset"]) == {name: {"0": 100, "1": 100}}
+    assert [sum(lag(each).values()) for each in progress] == [140, 80, 20, 0]
     produce(name, [(0, None, b"200", None, [])])
     query = writer.foreachBatch(take).trigger(availableNow=True).start()
     assert query.awaitTermination(120)

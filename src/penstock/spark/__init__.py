@@ -12,6 +12,7 @@ Needs `pip install penstock[spark]`. Nothing here imports the broker: they meet 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.spark.lag import lag
 from penstock.spark.launch import environment, session
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.spark.lake_table import history, table
     from penstock.spark.replay import replayed
 
-__all__ = ["environment", "history", "records", "replayed", "session", "table"]
+__all__ = ["environment", "history", "lag", "records", "replayed", "session", "table"]
 
 # Imported when used: they need what comes with penstock[spark], and to look for it must be possible without.
 _HOMES = {"history": "lake_table", "records": "archive", "replayed": "replay", "table": "lake_table"}
