@@ -9,9 +9,14 @@ from penstock.pipeline.progress import RunProgress
 from penstock.pipeline.run_failure import explain, missing_topic
 
 
-def batch(rows, *, out=-1, end=None, latest=None):
-    source = {"endOffset": end, "latestOffset": latest}
-    return {"numInputRows": rows, "sink": {"numOutputRows": out}, "sources": [source], "processedRowsPerSecond": 9.5}
+def batch(rows, *, out=-1, end=None, latest=None, late=0):
+    return {
+        "numInputRows": rows,
+        "processedRowsPerSecond": 9.5,
+        "sources": [{"endOffset": end, "latestOffset": latest}],
+        "stateOperators": [{"numRowsDroppedByWatermark": late}],
+        "sink": {"numOutputRows": out},
+    }
 
 
 def test_a_flow_goes_through_its_states_and_adds_up_its_batches():
@@ -20,11 +25,12 @@ def test_a_flow_goes_through_its_states_and_adds_up_its_batches():
     for message in ("Flow spark_catalog.default.rows is QUEUED.", "Flow copy is STARTING.", "Flow copy is RUNNING."):
         assert progress.on_event(message) is not None
     progress.on_batch("copy", batch(500, out=400, end='{"t": {"0": 5, "1": 7}}', latest='{"t": {"0": 8, "1": 7}}'))
-    progress.on_batch("copy", batch(0, out=10))
+    progress.on_batch("copy", batch(0, out=10, late=2))
     progress.on_batch("spark_catalog.default.rows", batch(3))
     progress.on_event("Flow 'copy' has COMPLETED.")
     copy, rows = progress.flows["copy"], progress.flows["rows"]
     assert (copy.state, copy.batches_count, copy.rows_in, copy.rows_out) == ("completed", 2, 500, 410)
+    assert copy.late_count == 2
     assert (copy.rows_per_s, copy.lag) == (9.5, None)  # A source that says nothing has no lag that we know of.
     assert (rows.state, rows.rows_in, rows.rows_out) == ("queued", 3, None)
 

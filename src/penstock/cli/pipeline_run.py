@@ -43,7 +43,7 @@ Brokers = Annotated[
     ),
 ]
 
-COLUMNS = ("FLOW", "STATE", "BATCHES", "ROWS IN", "ROWS OUT", "ROWS/S", "LAG")
+COLUMNS = ("FLOW", "STATE", "BATCHES", "ROWS IN", "ROWS OUT", "ROWS/S", "LATE", "LAG")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
 _UNITS_S = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -307,7 +307,16 @@ def _print_line(flow: "FlowProgress") -> None:
 def _rows(progress: "RunProgress") -> list[tuple[object, ...]]:
     # A copy: the listener's thread may add a flow meanwhile.
     return [
-        (each.name, each.state, each.batches_count, each.rows_in, each.rows_out, each.rows_per_s, each.lag)
+        (
+            each.name,
+            each.state,
+            each.batches_count,
+            each.rows_in,
+            each.rows_out,
+            each.rows_per_s,
+            each.late_count,
+            each.lag,
+        )
         for each in list(progress.flows.values())
     ]
 

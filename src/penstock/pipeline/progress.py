@@ -23,6 +23,7 @@ class FlowProgress:
     rows_in: int = 0
     rows_out: int | None = None  # None: the target does not count them.
     rows_per_s: float | None = None  # Of the last batch that had rows.
+    late_count: int = 0  # Rows that came behind the watermark, and were dropped.
     lag: int | None = None  # Records that were there when the last batch began, and are not read yet.
 
     def json(self) -> dict[str, Any]:
@@ -33,6 +34,7 @@ class FlowProgress:
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
             "rows_per_s": self.rows_per_s,
+            "late": self.late_count,
             "lag": self.lag,
         }
 
@@ -72,6 +74,7 @@ class RunProgress:
             flow.rows_out = (flow.rows_out or 0) + written
         if rows:
             flow.rows_per_s = progress.get("processedRowsPerSecond")
+        flow.late_count += sum(int(each["numRowsDroppedByWatermark"]) for each in progress.get("stateOperators", ()))
         lags = [_lag(source) for source in progress["sources"]]
         flow.lag = sum(each for each in lags if each is not None) if any(each is not None for each in lags) else None
         return flow
