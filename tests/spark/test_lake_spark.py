@@ -137,7 +137,7 @@ def test_a_lake_is_replayed_as_it_was(spark, load, produce, penstock_broker, top
     produce(topic, some(60, 80))
     archive()
     started = time.monotonic()
-    replay(records_per_second=8)
+    replay(speed="8/s")
     assert time.monotonic() - started > 2  # 20 at 8 a second, and no credit at the start.
     assert live(load, target) == live(load, topic)
     replay()
@@ -148,7 +148,7 @@ def test_a_replay_at_the_speed_of_then(spark, load, produce, penstock_broker, to
     target, bootstrap = penstock_broker.create_topic(partitions=2), penstock_broker.bootstrap_servers
     produce(topic, [(number % 2, None, b"v%d" % number, NOW_MS + number * 1000, None) for number in range(11)])
     archive()
-    frame = replayed(spark, topic, lake=lake, bootstrap=bootstrap, target=target, speed=4)
+    frame = replayed(spark, topic, lake=lake, bootstrap=bootstrap, target=target, speed="4x")
     started = time.monotonic()
     query = frame.writeStream.format("penstock").option("kafka.bootstrap.servers", bootstrap).option("topic", target)
     query = query.option("checkpointLocation", str(tmp_path / "replay")).trigger(availableNow=True).start()
@@ -161,8 +161,9 @@ def test_a_replay_needs_as_many_partitions(spark, produce, penstock_broker, topi
     produce(topic, some(0, 10))
     archive()
     narrow = penstock_broker.create_topic(partitions=1)
-    with pytest.raises(TooFewPartitions, match="2 partitions in the lake"):
-        replayed(spark, topic, lake=lake, bootstrap=penstock_broker.bootstrap_servers, target=narrow)
+    for target, message in ((narrow, "2 partitions in the lake"), ("nowhere", "create nowhere --partitions 2")):
+        with pytest.raises(TooFewPartitions, match=message):
+            replayed(spark, topic, lake=lake, bootstrap=penstock_broker.bootstrap_servers, target=target)
 
 
 def test_what_a_lake_does_not_take(spark, penstock_broker, lake, tmp_path):

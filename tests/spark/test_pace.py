@@ -1,10 +1,11 @@
 """A replay goes as fast as asked for, all the way to the end, and never back."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark import pace
-from penstock.spark.pace import BURST_S, RealTime, RecordsPerSecond, Unbounded
+from penstock.spark.pace import BURST_S, RealTime, RecordsPerSecond, Speed, Unbounded, read_speed
 
 partitions = st.dictionaries(
     st.tuples(st.sampled_from(["orders", "payments"]), st.integers(0, 3)), st.integers(0, 2000), min_size=1
@@ -97,3 +98,12 @@ def test_as_they_came_whatever_is_known_at_a_time(history, window):
     for number in range(100):
         position = chosen.due(position, ends, number * 1000.0)
     assert position == ends
+
+
+def test_what_a_speed_is():
+    assert read_speed("max") == Speed()
+    assert read_speed(" 1000/s") == Speed(records_per_second=1000.0)
+    assert read_speed("0.5X") == Speed(multiple=0.5)
+    for text in ("", "fast", "0x", "-1/s", "10", "nan/s"):
+        with pytest.raises(ValueError, match="1000/s"):
+            read_speed(text)

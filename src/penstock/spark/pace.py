@@ -4,9 +4,10 @@ Positions are offsets of each partition, and a step goes from one to the next. G
 which of them are there is known only once they are read.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.spark import plan
 from penstock.spark.plan import Offsets, TopicPartition
@@ -16,6 +17,24 @@ BURST_S = 10.0  # After a pause (a batch that took long) so much is made up for,
 # The timestamps (milliseconds) of a partition's next records, from a position on, by their offsets: both ascending in
 # offset; and the offset up to which that is all there is.
 Upcoming = tuple[list[int], list[int], int]
+
+
+class Speed(NamedTuple):
+    """What was asked for; neither: as fast as it goes."""
+
+    records_per_second: float | None = None
+    multiple: float | None = None  # 2: twice as fast as they came.
+
+
+def read_speed(text: str) -> Speed:
+    """`max`, `1000/s` (records a second) or `2x` (twice as fast as they came)."""
+    found = re.fullmatch(r"max|(\d+(?:\.\d+)?)\s*(/s|x)", text.strip().lower())
+    number = float(found[1]) if found and found[1] else 0.0
+    if not found or (found[1] and not number):
+        raise ValueError(f"speed is max, or such as 1000/s (records a second) or 2x (twice as they came), not {text!r}")
+    if not number:
+        return Speed()
+    return Speed(records_per_second=number) if found[2] == "/s" else Speed(multiple=number)
 
 
 class Pace(Protocol):

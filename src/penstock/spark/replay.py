@@ -15,12 +15,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
+from penstock.base.errors import ErrorCode
 from penstock.spark import pace, plan
-from penstock.spark.brokers import Brokers
+from penstock.spark.brokers import Brokers, Refusal
 from penstock.spark.lake import LakeFile, Snapshot
 from penstock.spark.lake_files import SCHEMA, read_range
 from penstock.spark.lake_store import LakeMissing, LakeStore
-from penstock.spark.pace import Pace, Upcoming
+from penstock.spark.pace import Pace, Speed, Upcoming, read_speed
 from penstock.spark.plan import OffsetsJson, TopicPartition
 
 OFFSETS_PER_TRIGGER = 500_000
@@ -39,8 +40,7 @@ class TooFewPartitions(Exception):
 class ReplayOptions:
     path: str
     topics: tuple[str, ...]
-    records_per_second: float | None
-    speed: float | None  # 2: twice as fast as they came.
+    speed: Speed
     step: int
 
 
@@ -49,24 +49,10 @@ def read_replay_options(options: Mapping[str, str]) -> ReplayOptions:
     topics = tuple(each.strip() for each in given.get("subscribe", "").split(",") if each.strip())
     if not topics:
         raise ValueError("option subscribe is missing: the topics to replay, such as orders")
-    rate, speed = (_positive(given, name) for name in ("recordsPerSecond", "speed"))
-    if rate is not None and speed is not None:
-        raise ValueError("give recordsPerSecond or speed, not both")
-    step = _positive(given, "maxOffsetsPerTrigger") or OFFSETS_PER_TRIGGER
-    return ReplayOptions(given.get("path", ""), topics, rate, speed, max(int(step), 1))
-
-
-def _positive(given: Mapping[str, str], name: str) -> float | None:
-    text = given.get(name.lower(), "")
-    if not text:
-        return None
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
-        raise ValueError(f"{name} must be a positive number, not {text!r}")
-    return found
+    step = given.get("maxoffsetspertrigger", str(OFFSETS_PER_TRIGGER))
+    if not step.isdigit() or not int(step):
+        raise ValueError(f"maxOffsetsPerTrigger must be a positive number, not {step!r}")
+    return ReplayOptions(given.get("path", ""), topics, read_speed(given.get("speed", "max")), int(step))
 
 
 def replayed(
@@ -76,31 +62,42 @@ def replayed(
     lake: str,
     bootstrap: str,
     target: str | None = None,
-    records_per_second: float | None = None,
-    speed: float | None = None,
-    max_offsets_per_trigger: int | None = None,
+    speed: str = "max",
+    max_offsets_per_trigger: int = OFFSETS_PER_TRIGGER,
 ) -> Any:
     """A streaming DataFrame of what the lake has of `topics`, for the sink `format("penstock")`.
 
-    `target`: the topic that the sink's option of that name has; else records go to topics of their own names.
+    `target`: the topic that the sink's option `topic` names; else records go to topics of their own names.
+    `speed`: `max`, `1000/s` (records a second) or `2x` (twice as fast as they came).
     TooFewPartitions when there is no partition in the target for some of them.
     """
     names = [each.strip() for each in topics.split(",") if each.strip()]
     check_targets(LakeStore(lake).existing().of(names), bootstrap, target)
-    reader = spark.readStream.format("penstock-lake").option("path", lake).option("subscribe", ",".join(names))
-    given = {"recordsPerSecond": records_per_second, "speed": speed, "maxOffsetsPerTrigger": max_offsets_per_trigger}
-    return reader.options(**{name: str(value) for name, value in given.items() if value is not None}).load()
+    return (
+        spark.readStream.format("penstock-lake")
+        .option("path", lake)
+        .option("subscribe", ",".join(names))
+        .option("speed", speed)
+        .option("maxOffsetsPerTrigger", str(max_offsets_per_trigger))
+        .load()
+    )
 
 
 def check_targets(lake: Snapshot, bootstrap: str, target: str | None) -> None:
     with Brokers(bootstrap) as brokers:
         for topic in lake.topics():
-            there = len(brokers.partitions([target or topic]))
-            wanted = 1 + max(partition for name, partition in lake.ends if name == topic)
+            name, wanted = target or topic, 1 + max(number for each, number in lake.ends if each == topic)
+            how = f"penstock topics create {name} --partitions {wanted}"
+            try:
+                there = len(brokers.partitions([name]))
+            except Refusal as error:
+                if error.code != ErrorCode.unknown_topic_or_partition:
+                    raise
+                raise TooFewPartitions(f"there is no topic {name}: {how}") from error
             if there < wanted:
                 raise TooFewPartitions(
-                    f"{topic} has {wanted} partitions in the lake, and {target or topic} has {there}: records keep"
-                    " their partition, so make a topic with as many"
+                    f"{topic} has {wanted} partitions in the lake, and {name} has {there}. Records keep their"
+                    f" partition, so they need a topic with as many, as by: {how}"
                 )
 
 
@@ -187,12 +184,12 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield pa.record_batch({name: columns[name] for name in COLUMNS})
 
     def _chosen_pace(self) -> Pace:
-        options = self._options
-        if options.records_per_second is not None:
-            return pace.RecordsPerSecond(options.records_per_second, options.step)
-        if options.speed is not None:
-            return pace.RealTime(options.speed, self._next)
-        return pace.Unbounded(options.step)
+        speed, step = self._options.speed, self._options.step
+        if speed.records_per_second is not None:
+            return pace.RecordsPerSecond(speed.records_per_second, step)
+        if speed.multiple is not None:
+            return pace.RealTime(speed.multiple, self._next)
+        return pace.Unbounded(step)
 
     def _is_too_soon(self) -> bool:
         is_paced = not isinstance(self._pace, pace.Unbounded)
