@@ -1,23 +1,28 @@
-"""Reading topics of Penstock in Spark: through `format("penstock")`, and through Spark's own Kafka connector.
+"""Reading topics of Penstock in Spark: by `format("penstock")`, by Spark's own Kafka connector, and as a table.
 
     python -m bench.spark [--quick] [--records N] [--only TEXT]
 
 Part of `make bench`. The same query on the same topic, in turns; what comes first changes from round to round. Records
 are of equal size, and of sizes between half and one and a half of it. CPU is that of Spark's JVM and its Python
-processes; the broker's is counted by itself.
+processes; the broker's is counted by itself. The table has its history in a lake of Parquet files, made by the archive.
 """
 
 import argparse
 import json
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import crc32c
+import numpy as np
 from rich.console import Console
 
 from bench import report
@@ -26,13 +31,15 @@ from bench.process import CpuLaps, ProcessTree
 from bench.raw_load import PRODUCE_VERSION, RawClient, _frame
 from compat.parts.cache import PartMissing
 from penstock.server.api import ApiKey
-from penstock.spark import session
-from penstock.wire.batch import Record, build_batch
+from penstock.spark import records, session, table
+from penstock.spark.decode import WORD_BYTES, Span, decode
+from penstock.wire.batch import HEADER_BYTES, Record, build_batch, read_header
 from penstock.wire.codec import Struct
 from spark.conftest import connector_jars
 
 PARTITIONS = 4
 BATCH_BYTES = 128 << 10  # As in `make bench`.
+CRC_END = 21  # Of a batch: what follows is what the checksum is of.
 ROUNDS = 3
 WARM_UPS = 3  # The JVM compiles during them.
 WARM_UP_RECORDS = 500_000
@@ -40,8 +47,16 @@ QUICK_PART = 20
 QUERY = ["count(*)", "sum(length(value))", "max(offset)", "max(timestamp)"]
 OUT = Path(__file__).parent / "out"
 
-SOURCE, CONNECTOR = "penstock", "kafka"
-NAMES = {SOURCE: 'format("penstock")', CONNECTOR: "Kafka connector"}
+SOURCE, CONNECTOR, TABLE = 'format("penstock")', "Kafka connector", "table"
+FORMATS = {SOURCE: "penstock", CONNECTOR: "kafka"}
+ARCHIVED_PER_BATCH = 2_000_000
+
+
+class Way(NamedTuple):
+    """One of those that are compared."""
+
+    name: str
+    load: Callable[[], Any]
 
 
 class Topic(NamedTuple):
@@ -55,28 +70,48 @@ class Topic(NamedTuple):
 
 
 def fill(broker: Penstock, topic: Topic) -> int:
-    """How many records it has, which are about as many as it is to have."""
+    """How many records it has, which are about as many as it is to have; no two values are the same."""
     chance = random.Random(7)
     in_batch = BATCH_BYTES // topic.record_bytes
     spread = topic.record_bytes // 2 if topic.is_mixed else 0
-    records = [
-        Record(number, 1_760_000_000_000 + number, None, bytes(topic.record_bytes + chance.randint(-spread, spread)))
+    now_ms = int(time.time() * 1000)
+    batch_records = [
+        Record(number, now_ms + number, None, bytes(topic.record_bytes + chance.randint(-spread, spread)))
         for number in range(in_batch)
     ]
-    batch = bytes(build_batch(records, base_offset=0))
+    batch = bytes(build_batch(batch_records, base_offset=0))
     rounds = -(-topic.records // (in_batch * PARTITIONS))
     with closing(RawClient(broker.port)) as client:
         for partition in range(PARTITIONS):
             data = [Struct(name=topic.name, partition_data=[Struct(index=partition, records=batch)])]
             request = Struct(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=data)
-            client.produce([_frame(ApiKey.PRODUCE, PRODUCE_VERSION, request)] * rounds, in_flight=5)
+            frame = _frame(ApiKey.PRODUCE, PRODUCE_VERSION, request)
+            client.produce(_different(frame, batch, partition, rounds), in_flight=5)
     return rounds * in_batch * PARTITIONS
 
 
+def _different(frame: bytes, batch: bytes, seed: int, count: int) -> Iterator[bytes]:
+    """The request `count` times, each with other values in its batch: hexadecimal digits, which can be halved."""
+    header, padded = read_header(batch), bytearray(batch) + bytes(WORD_BYTES)
+    whole = Span(HEADER_BYTES, len(batch), header.records_count, 0, header.last_offset_delta, 0, None)
+    (columns,) = decode(padded, [whole], header.records_count)
+    start = frame.index(batch)
+    places = np.concatenate([np.arange(first, first + size) for first, size in zip(*columns[5:7], strict=True)])
+    chance = np.random.default_rng(seed)
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    made = np.frombuffer(frame, np.uint8).copy()
+    for _ in range(count):
+        made[start + places] = digits[chance.integers(0, 16, len(places), np.uint8)]
+        checksum = crc32c.crc32c(made[start + CRC_END : start + len(batch)].tobytes())
+        made[start + CRC_END - 4 : start + CRC_END] = np.frombuffer(checksum.to_bytes(4, "big"), np.uint8)
+        yield made.tobytes()
+
+
 class Comparison:
-    def __init__(self, spark: Any, broker: Penstock, console: Console) -> None:
+    def __init__(self, spark: Any, broker: Penstock, directory: Path, console: Console) -> None:
         self._spark = spark
         self._broker = broker
+        self._directory = directory
         self._console = console
         self.rounds = report.new_rounds()
 
@@ -84,21 +119,52 @@ class Comparison:
         topic = Topic(record_bytes, WARM_UP_RECORDS * 100 // record_bytes, True)
         with self._broker.topic(topic.name, partitions=PARTITIONS):
             fill(self._broker, topic)
+            lake = self._archived(topic)
             for _ in range(WARM_UPS):
-                for format in NAMES:
-                    self._read(format, topic)
+                for way in self._ways(topic, lake):
+                    self._query(way)
+        shutil.rmtree(lake)
 
     def measure(self, topic: Topic) -> None:
         with self._broker.topic(topic.name, partitions=PARTITIONS):
             count = fill(self._broker, topic)
+            lake = self._archived(topic)
             self._broker.settle()
             for number in range(ROUNDS):
-                answers = {self._measured(format, topic, count) for format in sorted(NAMES, reverse=number % 2 == 0)}
+                ways = self._ways(topic, lake)
+                turn = [*ways[number % len(ways) :], *ways[: number % len(ways)]]
+                answers = {self._measured(way, topic, count) for way in turn}
                 assert len(answers) == 1, f"they read different things: {answers}"
+        shutil.rmtree(lake)
 
-    def _measured(self, format: str, topic: Topic, count: int) -> Any:
+    def _ways(self, topic: Topic, lake: Path) -> list[Way]:
+        def load(name: str) -> Any:
+            reader = self._spark.read.format(FORMATS[name]).option("kafka.bootstrap.servers", self._broker.bootstrap)
+            return reader.option("subscribe", topic.name).load()
+
+        def load_table() -> Any:
+            return table(self._spark, topic.name, lake=str(lake), bootstrap=self._broker.bootstrap)
+
+        return [*(Way(name, partial(load, name)) for name in FORMATS), Way(TABLE, load_table)]
+
+    def _archived(self, topic: Topic) -> Path:
+        """All of the topic as it is now, as the archive's pipeline does it."""
+        lake = self._directory / "lake"
+        frame = records(
+            self._spark,
+            topic.name,
+            lake=str(lake),
+            bootstrap=self._broker.bootstrap,
+            max_offsets_per_trigger=ARCHIVED_PER_BATCH,
+        )
+        writer = frame.writeStream.format("penstock-lake").option("path", str(lake))
+        writer = writer.option("checkpointLocation", str(lake / "checkpoint")).trigger(availableNow=True)
+        writer.start().awaitTermination()
+        return lake
+
+    def _measured(self, way: Way, topic: Topic, count: int) -> Any:
         spark_cpu, broker_cpu = CpuLaps(ProcessTree(os.getpid())), self._broker.cpu_laps()
-        elapsed_s, answer = self._read(format, topic)
+        elapsed_s, answer = self._query(way)
         assert answer[0] == count, f"{answer[0]} rows of {count}"
         figures = {
             "rows/s": count / elapsed_s,
@@ -106,16 +172,14 @@ class Comparison:
             "broker's CPU µs per row": broker_cpu.lap_s() / count * 1e6,
         }
         for figure, value in figures.items():
-            self.rounds[f"{topic.name}, {count:,}"][figure][NAMES[format]].append(value)
+            self.rounds[f"{topic.name}, {count:,}"][figure][way.name].append(value)
         values = ", ".join(f"{name} {value:,.3g}" for name, value in figures.items())
-        self._console.print(f"  {topic.name}, {NAMES[format]}: {values}", highlight=False)
+        self._console.print(f"  {topic.name}, {way.name}: {values}", highlight=False)
         return answer
 
-    def _read(self, format: str, topic: Topic) -> tuple[float, Any]:
-        reader = self._spark.read.format(format).option("kafka.bootstrap.servers", self._broker.bootstrap)
-        frame = reader.option("subscribe", topic.name).load()
+    def _query(self, way: Way) -> tuple[float, Any]:
         start = time.perf_counter()
-        (row,) = frame.selectExpr(*QUERY).collect()
+        (row,) = way.load().selectExpr(*QUERY).collect()
         return time.perf_counter() - start, row
 
 
@@ -142,10 +206,10 @@ def main() -> int:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    with tempfile.TemporaryDirectory() as directory, Penstock(Path(directory)) as broker:
+    with tempfile.TemporaryDirectory() as name, Penstock(Path(name)) as broker:
         spark = session(master="local[2]", config=config)
         spark.sparkContext.setLogLevel("ERROR")
-        comparison = Comparison(spark, broker, console)
+        comparison = Comparison(spark, broker, Path(name), console)
         for record_bytes in sorted({topic.record_bytes for topic in topics if options.only in topic.name}):
             comparison.warm_up(record_bytes)
         for topic in topics:
@@ -153,7 +217,9 @@ def main() -> int:
                 comparison.measure(topic)
         spark.stop()
     console.print(f"Spark reads a topic of Penstock, {PARTITIONS} partitions, local[2]")
-    report.print_comparison(console, comparison.rounds, NAMES[SOURCE], NAMES[CONNECTOR])
+    report.print_comparison(console, comparison.rounds, SOURCE, CONNECTOR)
+    console.print("The same history as a table: all of it is in the lake, and the topic is asked for what came after")
+    report.print_comparison(console, comparison.rounds, TABLE, CONNECTOR)
     OUT.mkdir(exist_ok=True)
     (OUT / "spark.json").write_text(json.dumps(comparison.rounds, indent=2))
     return 0
