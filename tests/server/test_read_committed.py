@@ -102,14 +102,14 @@ def test_a_waiting_reader_is_woken_by_the_marker(tmp_path: Path) -> None:
         write(partition, 1)
         asked = fetch_fields(("topic", 0, 0), wait_ms=LONG_WAIT_MS, min_bytes=300)
         client.send(ApiKey.FETCH, 12, **asked, isolation_level=READ_COMMITTED)
-        await until(lambda: bool(partition._stable_waiting))
+        await until(lambda: bool(partition.waiters._stable_readers))
         write(partition, 1, 1)
         assert await client.is_silent()
         end(partition, 1, commit=True)
         answer = await client.receive_reply(ApiKey.FETCH, 12)
         result = answer.responses[0].partitions[0]
         assert (result.last_stable_offset, len(result.records) > 300) == (3, True)
-        assert (len(partition._stable_waiting), broker.timers_count) == (0, 0)
+        assert (len(partition.waiters._stable_readers), broker.timers_count) == (0, 0)
 
     run(scenario, tmp_path)
 
