@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas
+import pyspark
 import pytest
 
 from penstock.local.java import PartMissing
@@ -27,6 +29,18 @@ def test_java_comes_from_the_wheel(bare, tmp_path):
     assert told.returncode == 0 and "version" in told.stderr
     assert found["PYSPARK_PYTHON"] == sys.executable
     assert (Path(found["SPARK_HOME"]) / "bin" / "spark-submit").exists()
+    assert list((Path(found["SPARK_HOME"]) / "jars").glob("spark-core*.jar"))
+    assert environment() == found
+
+
+def test_tasks_import_pyspark_from_where_it_is_compiled(spark):
+    found = spark.range(1).mapInPandas(lambda rows: [pandas.DataFrame({"at": [pyspark.__file__]})], "at STRING")
+    assert ".zip" not in found.first().at
+
+
+def test_another_interpreter_gets_sparks_own_copy(bare, monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    assert (Path(environment()["SPARK_HOME"]) / "python" / "lib" / "pyspark.zip").exists()
 
 
 def test_all_other_arguments_arrive_as_they_are(bare, tmp_path):
