@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # Compiled modules are kept, whatever the shell says: to compile them anew takes as long as the rest of a start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test faults compat check bench mutations schemas docs lock clean
+.PHONY: help run demo test faults compat check bench mutations schemas docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets.
@@ -14,6 +14,9 @@ help: ## Show the targets.
 
 run: .venv/core.stamp ## Start a broker on localhost:9092, with its data in ./penstock-data.
 	@$(BIN)/penstock serve
+
+demo: .venv/spark.stamp ## Watch live events become a lake, counts and alerts on Spark. A minute, or until Ctrl-C.
+	@$(BIN)/python scripts/demo.py $(if $(SECONDS),--seconds $(SECONDS))
 
 # Two processors for most of it. Spark's gateway calls select(), which knows no more than 1,024 open files: it gets a
 # process in which no other test has run. Faults are measured, so they have the machine for themselves.

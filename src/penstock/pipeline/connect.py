@@ -23,6 +23,18 @@ _TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 _IS_CONNECT = "SPARK_CONNECT_MODE_ENABLED"  # What pyspark's functions go by, also those of the transformations.
 
 
+_SERVER_CONFIG = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "localhost",
+    "spark.connect.grpc.binding.port": "0",
+    # As Spark itself starts such a server.
+    "spark.sql.artifact.isolation.enabled": "true",
+    "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+    "spark.ui.enabled": "false",  # It listens to the whole network; --conf spark.ui.enabled=true if you want it.
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
 @dataclass(frozen=True)
 class Place:
     """Where to run."""
@@ -40,7 +52,7 @@ def connected(project: Project, place: Place, config: Mapping[str, str]) -> Iter
     context = None
     try:
         if place.remote is None:
-            context, url = _start(project, place)
+            context, url = start_server({**launch_config(project, place), **place.config})
         else:
             url = place.remote
         os.environ[_IS_CONNECT] = "1"
@@ -55,23 +67,31 @@ def connected(project: Project, place: Place, config: Mapping[str, str]) -> Iter
     finally:
         os.environ.pop(_IS_CONNECT, None)
         if context is not None:
-            context.stop()
-            # The Java process would end with ours. Now is better: it holds the project's metastore.
-            context._gateway.shutdown()
-            context._gateway.proc.stdin.close()
-            context._gateway.proc.wait()
+            stop_server(context)
 
 
-def _start(project: Project, place: Place) -> tuple[Any, str]:
+def start_server(config: Mapping[str, str]) -> tuple[Any, str]:
+    """A SparkContext of this process that serves Spark Connect on loopback, and its URL. PartMissing without Java.
+
+    Only this process and those that it starts may connect: they find the token in their environment.
+    """
     from pyspark import SparkConf, SparkContext
 
     os.environ.update(environment())
     os.environ.setdefault(_TOKEN, uuid.uuid4().hex)
     conf = SparkConf()
-    conf.setAll(list({**launch_config(project, place), **place.config}.items()))
+    conf.setAll(list({**_SERVER_CONFIG, **config}.items()))
     context = SparkContext(conf=conf)
     service: Any = getattr(context._jvm, _SERVICE)
     return context, f"sc://localhost:{getattr(service, 'MODULE$').localPort()}"
+
+
+def stop_server(context: Any) -> None:
+    context.stop()
+    # The Java process would end with ours. Now is better: it may hold a project's metastore.
+    context._gateway.shutdown()
+    context._gateway.proc.stdin.close()
+    context._gateway.proc.wait()
 
 
 def launch_config(project: Project, place: Place) -> dict[str, str]:
@@ -79,15 +99,7 @@ def launch_config(project: Project, place: Place) -> dict[str, str]:
     config = {
         "spark.app.name": project.name,
         "spark.master": place.master,
-        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-        "spark.connect.grpc.binding.address": "localhost",
-        "spark.connect.grpc.binding.port": "0",
-        # As Spark itself starts such a server.
-        "spark.sql.artifact.isolation.enabled": "true",
-        "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
         "spark.sql.warehouse.dir": (project.folder / "warehouse").as_uri(),
-        "spark.ui.enabled": "false",  # It listens to the whole network; --conf spark.ui.enabled=true if you want it.
-        "spark.ui.showConsoleProgress": "false",
     }
     if place.master.startswith("local"):
         # The machine's own name may lead nowhere, as on a laptop that has changed networks.
