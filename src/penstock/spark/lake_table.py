@@ -30,9 +30,9 @@ def history(spark: Any, topics: str, *, lake: str) -> Any:
 
 
 def table(spark: Any, topics: str, *, lake: str, bootstrap: str) -> Any:
-    """All committed records of `topics`, from the lake and from the brokers, each once.
+    """All committed records of `topics` as of now, from the lake and from the brokers, each once.
 
-    Gap when some are in neither. The lake's part is as of now, the brokers' as of when the table is read.
+    Gap when some are in neither.
     """
     names = _names(topics)
     store = LakeStore(lake)
@@ -42,19 +42,27 @@ def table(spark: Any, topics: str, *, lake: str, bootstrap: str) -> Any:
         earliest, latest = (
             brokers.offsets(dict.fromkeys(partitions, place), Isolation.READ_COMMITTED) for place in (EARLIEST, LATEST)
         )
-    starts = live_starts(found.ends, earliest, latest)
-    assigned = {name: [number for topic, number in partitions if topic == name] for name in names}
+    rest = list(plan.ranges(live_starts(found.ends, earliest, latest), latest))
+    past = _history(spark, store, found)
+    if not rest:
+        return past  # Spark would start processes to read nothing.
+    assigned: dict[str, list[int]] = {}
+    for each in rest:
+        assigned.setdefault(each.topic, []).append(each.partition)
+    starts = {(each.topic, each.partition): each.start for each in rest}
+    ends = {(each.topic, each.partition): each.end for each in rest}
     live = (
         spark.read.format("penstock")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("assign", json.dumps(assigned))
         .option("startingOffsets", json.dumps(plan.to_json(starts)))
+        .option("endingOffsets", json.dumps(plan.to_json(ends)))
         .option("kafka.isolation.level", "read_committed")
         .option("includeHeaders", "true")
         .load()
         .selectExpr("*", DAY)
     )
-    return _history(spark, store, found).unionByName(live)
+    return past.unionByName(live)
 
 
 def _history(spark: Any, store: LakeStore, found: Snapshot) -> Any:
