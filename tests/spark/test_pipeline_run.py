@@ -5,6 +5,7 @@ Every command runs in the tests' Java process, by way of Spark Connect; one test
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -44,7 +45,11 @@ def of_topic(load, topic):
     return sorted((row.key or b"", row.value) for row in rows)
 
 
-def test_dedupe_from_init_to_status(pipeline, produce, load, penstock_broker):
+def wait_for(lines, is_wanted):
+    assert any(is_wanted(json.loads(line)) for line in lines)
+
+
+def test_dedupe_from_init_to_status(pipeline, produce, load, penstock_broker, connect_url, tmp_path):
     orders = penstock_broker.create_topic("orders", partitions=2)
     produce(orders, [(i % 2, f"k{i % 6}", f"first {i}", 1_760_000_000_000 + i, None) for i in range(12)])
     produce(orders, [(0, None, "whose?", 1_760_000_000_000, None)])
@@ -77,6 +82,25 @@ def test_dedupe_from_init_to_status(pipeline, produce, load, penstock_broker):
     assert status["last_run"]["outcome"] == "completed"
     assert sum(part["lag"] for part in status["flows"][0]["partitions"]) == 0
     assert [each["name"] for each in pipeline("list")] == ["clean"]
+
+    # One that goes on sees what comes while it runs, until it is stopped.
+    running = subprocess.Popen(
+        [*PENSTOCK, "run", "clean", "--every", "0s", "--remote", connect_url, "--json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        produce(orders, [(0, "live", "live", later + 202_000, None)])
+        wait_for(running.stdout, lambda event: event.get("rows_out") == 1)
+        produce(orders, [(0, "more", "more", later + 202_000, None)])
+        wait_for(running.stdout, lambda event: event.get("rows_out") == 2)
+        assert "running already" in pipeline("run", "clean", fails=True)["message"]
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=120)
+    assert running.returncode == 130
+    assert pipeline("status", "clean")["last_run"]["outcome"] == "stopped"
 
 
 def test_aggregate_counts_what_is_on_time_alerts_and_sets_bad_records_aside(

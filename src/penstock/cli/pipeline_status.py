@@ -94,19 +94,7 @@ def status(
     print()
     print_table(
         ["FLOW", "TARGET", "TOPIC", "PARTITION", "COMMITTED", "END", "LAG"],
-        [
-            (
-                flow.flow,
-                flow.target,
-                topic,
-                partition,
-                offset,
-                ends.get((topic, partition)),
-                _lag(ends, topic, partition, offset),
-            )
-            for flow in flows
-            for (topic, partition), offset in sorted(flow.offsets.items()) or [(("-", 0), 0)]
-        ],
+        [row for flow in flows for row in _rows(flow, ends)],
     )
 
 
@@ -140,6 +128,23 @@ def _ends(bootstrap_servers: str | None, flows: "Sequence[FlowCheckpoint]") -> "
             return brokers.offsets(dict.fromkeys(sorted(partitions), LATEST), Isolation.READ_COMMITTED)
         except (Refusal, Unreachable) as error:
             raise Failure(f"Cannot see where the topics end: {error}.", code="PIPELINE") from error
+
+
+def _rows(flow: "FlowCheckpoint", ends: "Mapping[TopicPartition, int]") -> list[tuple[object, ...]]:
+    if not flow.offsets:
+        return [(flow.flow, flow.target, None, None, None, None, None)]  # It has done nothing, or reads no topic.
+    return [
+        (
+            flow.flow,
+            flow.target,
+            topic,
+            partition,
+            offset,
+            ends.get((topic, partition)),
+            _lag(ends, topic, partition, offset),
+        )
+        for (topic, partition), offset in sorted(flow.offsets.items())
+    ]
 
 
 def _lag(ends: "Mapping[TopicPartition, int]", topic: str, partition: int, offset: int) -> int | None:
