@@ -64,6 +64,7 @@ def test_what_goes_in_comes_out_in_order(tmp_path_factory, rows, data):
     root = tmp_path_factory.mktemp("lake")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lake_files, "BUFFER_BYTES", data.draw(st.sampled_from([1, 300, 1 << 20])))
+        patch.setattr(lake_files, "ROW_GROUP_BYTES", data.draw(st.sampled_from([1, 100, 1 << 20])))
         patch.setattr(lake_files, "FILE_BYTES", data.draw(st.sampled_from([1, 600, 1 << 20])))
         patch.setattr(lake_files, "WRITERS_MAX", data.draw(st.sampled_from([1, 32])))
         patch.setattr(lake_files, "READ_ROWS_MAX", data.draw(st.sampled_from([1, 3, 1000])))
