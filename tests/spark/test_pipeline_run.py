@@ -12,6 +12,9 @@ import sys
 import pytest
 
 NO_RETRY = '  spark.sql.pipelines.maxFlowRetryAttempts: "0"\n'  # Each takes five seconds.
+pytestmark = pytest.mark.timeout(
+    900
+)  # Seconds each on a quiet machine; a process of Java's takes minutes on a busy one.
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main", "pipeline"]
 
 
@@ -28,7 +31,7 @@ def pipeline(penstock_broker, connect_url, tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=400,
         )
         logs = "".join(path.read_text() for path in tmp_path.glob("*/.penstock/log"))
         assert (done.returncode != 0) == fails, done.stdout + done.stderr + logs[-5000:]
