@@ -27,6 +27,7 @@ test: .venv/spark.stamp ## Run all tests.
 
 faults: .venv/spark.stamp ## Run all fault tests, also those that take minutes. HOURS=3: random mixes for so long.
 	PENSTOCK_FAULT_HOURS=$(HOURS) $(BIN)/python -m pytest tests/faults -m ""
+	$(BIN)/python -m pytest tests/spark -m long
 
 compat: .venv/dev.stamp ## Run real clients and Kafka's tools against a broker. CLUSTER=3: against three with ZooKeeper.
 	PENSTOCK_COMPAT_CLUSTER=$(or $(CLUSTER),1) $(BIN)/python -m pytest tests/compat

@@ -22,8 +22,8 @@ from penstock.spark import environment
 from ports import HOST, free_port
 
 START_S_MAX = 120
-# They live for minutes and do next to nothing: the optimising compiler would cost more than it gives back.
-DAEMON_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# All of them live for minutes at most: the optimising compiler would cost more than it gives back.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 # For drivers: small, on loopback, without a page to look at.
@@ -66,8 +66,9 @@ class SparkCluster:
             return json.load(reply)
 
     def environment(self) -> dict[str, str]:
-        """For a driver's process."""
-        return {**os.environ, **environment(), "SPARK_LOCAL_IP": HOST, "PYTHONPATH": str(Path(__file__).parent)}
+        """For a driver's process, the daemons, and the executors that they start."""
+        own = {"SPARK_LOCAL_IP": HOST, "PYTHONPATH": str(Path(__file__).parent), "JAVA_TOOL_OPTIONS": JVM_OPTIONS}
+        return {**os.environ, **environment(), **own}
 
     def run(self, arguments: Sequence[str], *, timeout_s: float = 240) -> str:
         """The output of a driver: this interpreter with `arguments`. It must end well."""
@@ -105,12 +106,7 @@ class SparkCluster:
             time.sleep(0.1)
 
     def _run(self, name: str, *arguments: str) -> None:
-        variables = {
-            **self.environment(),
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": DAEMON_OPTIONS,
-            "SPARK_NO_DAEMONIZE": "1",
-        }
+        variables = {**self.environment(), "SPARK_DAEMON_MEMORY": "256m", "SPARK_NO_DAEMONIZE": "1"}
         program = str(Path(variables["SPARK_HOME"], "bin", "spark-class"))
         settings = [f"{key}={value}" for key, value in variables.items()]
         command = ["env", *settings, program, name, "--host", HOST, *arguments]
@@ -119,7 +115,7 @@ class SparkCluster:
     def _alive_count(self) -> int:
         try:
             return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])
-        except OSError:
+        except (OSError, ValueError):  # While it starts, it answers with another page than the one that was asked for.
             return 0
 
     def _log(self) -> Path:
