@@ -46,7 +46,7 @@ def test_each_message_is_handled_once_by_group(connection: Connection, source: s
 
 def test_publish_of_the_connection_is_part_of_it(connection: Connection, source: str, penstock_topic: str) -> None:
     fill(connection, source, 3)
-    with pytest.raises(ZeroDivisionError), connection.process(source, group="copy") as step:
+    with pytest.raises(ZeroDivisionError), connection.process(source, group="copy", batch_seconds=60) as step:
         for message in islice(step, 3):
             connection.publish(penstock_topic, message.value).result(TIMEOUT_S)
         1 / 0  # noqa: B018
@@ -90,7 +90,7 @@ def test_aborted_work_is_done_again(
 ) -> None:
     fill(connection, source, 10)
     aborted = []
-    with connection.process(source, group="copy", batch=3) as step:
+    with connection.process(source, group="copy", batch=3, batch_seconds=60) as step:
         real = step._opened_publisher().commit
 
         def commit(*arguments: object) -> None:
@@ -216,7 +216,7 @@ def test_a_result_that_cannot_be_published_is_not_tried_for_ever(
 
 def test_messages_that_lead_to_nothing_are_done_all_the_same(connection: Connection, source: str) -> None:
     fill(connection, source, 5)
-    with connection.process(source, group="drop", timeout=3) as step:
+    with connection.process(source, group="drop", timeout=8) as step:
         assert len(list(step)) == 5
     connection.publish(source, "last")
     with connection.process(source, group="drop") as step:
