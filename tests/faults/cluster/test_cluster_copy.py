@@ -70,7 +70,7 @@ def test_r24_a_broker_of_three_is_killed_in_each_phase(tmp_path: Path, who: str)
 
 def kill_at(phase: Phase, who: str, cluster: BrokerCluster, traps: TrapThread, world: CopyWorld) -> None:
     _, api_key, moment, delay_s = phase
-    world.feed(COUNT // len(PHASES))  # Else all is copied long before the last phase.
+    world.feed(-(-COUNT // len(PHASES)))  # Else all is copied long before the last phase.
     leaders = {cluster.leader(world.target, partition) for partition in range(PARTITIONS)}
     killed = []
 
