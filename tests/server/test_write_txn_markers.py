@@ -91,6 +91,29 @@ def test_reliability_s15_clients_abort_what_is_open_and_nothing_else(tmp_path: P
     run(scenario, tmp_path)
 
 
+def test_a_transaction_that_began_while_the_coordinators_were_asked_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: RunningBroker) -> None:
+        await broker.create_topic("t")
+        client, partition = await broker.connect(), broker.partition("t")
+        write(partition, 1)
+
+        async def hangs(*_: object) -> bool:
+            end = {"producer_id": 1, "producer_epoch": 0, "coordinator_epoch": 0, "is_commit": True}
+            partition.append_marker(**end, transaction_version=1)
+            write(partition, 1, sequence=1)
+            return True
+
+        monkeypatch.setattr(broker.broker._dispatcher._context.hanging_txns, "hangs", hangs)
+        answer = await client.ask(ApiKey.WRITE_TXN_MARKERS, 1, markers=[marker(0, commit=False)])
+        assert codes_in(answer) == [(1, "t", 0, ErrorCode.broker_not_available)]
+        await until(lambda: partition.last_stable_offset == 2)
+        assert partition.log.log_end == 3
+
+    run(scenario, tmp_path)
+
+
 def test_a_marker_that_is_not_committed_in_time_is_to_be_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

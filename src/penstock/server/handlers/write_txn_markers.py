@@ -11,7 +11,7 @@ there are no rights to be asked for, everybody may be one. What is not open is l
 import asyncio
 
 from penstock.base.errors import ErrorCode, Refused
-from penstock.base.types import TopicPartition
+from penstock.base.types import Offset, TopicPartition
 from penstock.coordinator.txn.markers import TxnMarker
 from penstock.server.api import ApiKey, RequestHeader, handler
 from penstock.server.context import Context
@@ -74,18 +74,22 @@ async def _write(context: Context, is_broker: bool, marker: TxnMarker, to: Topic
         if marker.is_commit:
             return ErrorCode.cluster_authorization_failed
         try:
-            producers = context.partitions.leader(*to).producers.producers
-        except Refused as refused:
-            return refused.code
-        producer = producers.get(marker.producer_id)
-        if producer is None or producer.txn_first_offset is None:
-            return ErrorCode.none
-        try:
+            began = _began(context, marker, to)
+            if began is None:
+                return ErrorCode.none
             if not await context.hanging_txns.hangs(marker.producer_id, to):
                 return ErrorCode.cluster_authorization_failed
+            if _began(context, marker, to) != began:
+                return ErrorCode.broker_not_available  # Another one by now: to be asked about again.
         except Refused as refused:
             return refused.code
     return await append_marker(context.partitions, marker, to)
+
+
+def _began(context: Context, marker: TxnMarker, to: TopicPartition) -> Offset | None:
+    """Where the producer's open transaction begins in the partition, if there is one."""
+    producer = context.partitions.leader(*to).producers.producers.get(marker.producer_id)
+    return None if producer is None else producer.txn_first_offset
 
 
 def _answer(markers: list[TxnMarker], codes: list[dict[TopicPartition, ErrorCode]]) -> Struct:
