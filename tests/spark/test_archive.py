@@ -12,7 +12,8 @@ import pytest
 from penstock.spark import archive, lake
 from penstock.spark import lake as lakes
 from penstock.spark.archive import ArchiveWriter, read_up_to
-from penstock.spark.lake_files import SCHEMA, OpenFile, read_range
+from penstock.spark.lake_files import SCHEMA, OpenFile, compression_of, read_range
+from penstock.spark.lake_source import LakeDataSource
 from penstock.spark.lake_store import LakeStore
 from penstock.spark.task import Whoami
 
@@ -51,12 +52,12 @@ def rows_of(batch_id: int) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-def run_batch(path, whoami, batch_id) -> None:
+def run_batch(path, whoami, batch_id, compression="zstd") -> None:
     """As Spark runs it: a writer goes to the tasks, another one commits."""
     whoami[:] = [0, 0, batch_id, QUERY]
-    task = pickle.loads(pickle.dumps(ArchiveWriter(str(path), None)))
+    task = pickle.loads(pickle.dumps(ArchiveWriter(str(path), None, compression)))
     message = pickle.loads(pickle.dumps(task.write(iter([rows_of(batch_id)]))))
-    ArchiveWriter(str(path), None).commit([message], batch_id)
+    ArchiveWriter(str(path), None, compression).commit([message], batch_id)
 
 
 def offsets_in(path) -> dict[int, list[int]]:
@@ -118,6 +119,28 @@ def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(tmp_path, whoami,
         run_batch(path, whoami, 3)
         assert offsets_in(path) == expected(*range(4))
     assert step > 15
+
+
+def test_a_merge_compresses_as_the_newest_of_its_files(tmp_path, whoami):
+    seen = []
+    for batch_id, compression in enumerate(["zstd", "zstd", "none", "lz4", "snappy", "zstd"]):
+        run_batch(tmp_path, whoami, batch_id, compression)
+        store = LakeStore(str(tmp_path))
+        of_a_day = [each for each in store.latest().files if each.day == "1970-01-01"]
+        seen.append([compression_of(store.root, each) for each in of_a_day])
+        assert offsets_in(tmp_path) == expected(*range(batch_id + 1))
+    # Three become one, the one counts as a small file again.
+    assert seen == [["zstd"], ["zstd"] * 2, ["none"], ["none", "lz4"], ["snappy"], ["snappy", "zstd"]]
+
+
+def test_another_compression_is_refused_with_those_that_there_are(tmp_path):
+    def open_with(compression):
+        source = LakeDataSource({"path": str(tmp_path), "compression": compression})
+        return source.streamWriter(source.schema(), False)
+
+    assert isinstance(open_with("LZ4"), ArchiveWriter)
+    with pytest.raises(ValueError, match="one of zstd, snappy, lz4, none, not 'gzip'"):
+        open_with("gzip")
 
 
 def test_what_dead_tasks_left_is_deleted_when_their_batch_counts(tmp_path, whoami):

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.spark import lake_files
-from penstock.spark.lake_files import LakeWriter, merged, read_range
+from penstock.spark.lake_files import COMPRESSIONS, LakeWriter, compression_of, merged, read_range
 
 DAY_US = 86_400_000_000
 
@@ -70,7 +70,8 @@ def test_what_goes_in_comes_out_in_order(tmp_path_factory, rows, data):
         patch.setattr(lake_files, "READ_ROWS_MAX", data.draw(st.sampled_from([1, 3, 1000])))
         is_shuffled = data.draw(st.booleans())
         given_rows = data.draw(st.permutations(rows)) if is_shuffled else rows
-        writer = LakeWriter(root, "f-{}.parquet")
+        compression = data.draw(st.sampled_from(COMPRESSIONS))
+        writer = LakeWriter(root, "f-{}.parquet", compression)
         while given_rows:
             count = data.draw(st.integers(1, len(given_rows)))
             writer.write(batch(given_rows[:count]))
@@ -79,8 +80,9 @@ def test_what_goes_in_comes_out_in_order(tmp_path_factory, rows, data):
         assert sum(file.rows for file in files) == len(rows)
         assert {str(path.relative_to(root)) for path in root.rglob("*.parquet")} == {file.path for file in files}
         check(root, files, rows)
+        assert {compression_of(root, file) for file in files} <= {compression}
         if len({(file.topic, file.day) for file in files}) == 1:
-            check(root, [merged(root, files)], rows)
+            check(root, [merged(root, files, like=files[-1])], rows)
 
 
 def check(root, files, rows) -> None:

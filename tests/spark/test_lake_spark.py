@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 
 from penstock.spark import history, records, replayed, table
+from penstock.spark.lake_files import compression_of, read_range
 from penstock.spark.lake_store import LakeStore
 from penstock.spark.replay import TooFewPartitions
 from penstock.spark.seam import Gap
@@ -35,7 +36,7 @@ def archive(spark, penstock_broker, topic, lake, tmp_path):
         frame = records(
             spark, topic, lake=lake, bootstrap=penstock_broker.bootstrap_servers, max_offsets_per_trigger=batch
         )
-        query = frame.writeStream.format("penstock-lake").option("path", lake)
+        query = frame.writeStream.format("penstock-lake").option("path", lake).options(**options)
         query = query.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True).start()
         query.awaitTermination(240)
         return query
@@ -117,6 +118,30 @@ def test_an_archive_goes_on_where_the_lake_ends_also_without_its_checkpoint(
     with pytest.raises(StreamingQueryException, match="a second archive"):
         query.awaitTermination(240)
     assert history(spark, topic, lake=lake).count() == 80
+
+
+def test_files_of_all_compressions_are_one_lake(spark, load, produce, penstock_broker, topic, lake, archive):
+    def add(count, compression):
+        produce(topic, [(n % 2, b"k", b"v%d" % n, NOW_MS, [("a", b"%d" % n)]) for n in range(count)])
+        archive(batch=20, compression=compression)
+        found = LakeStore(lake)
+        return sorted(compression_of(found.root, each) for each in found.latest().files)
+
+    # Two tasks in a batch, and a file of each.
+    assert add(40, "zstd") == ["zstd"] * 4
+    assert add(40, "none") == ["none"]  # All eight are merged.
+    assert add(20, "snappy") == ["none", "snappy", "snappy"]
+    assert add(20, "lz4") == ["lz4", "lz4", "none", "snappy", "snappy"]
+    expected = live(load, topic)
+    assert len(expected) == 120
+    assert rows_of(table(spark, topic, lake=lake, bootstrap=penstock_broker.bootstrap_servers)) == expected
+    values = [
+        value
+        for partition in (0, 1)
+        for each in read_range(LakeStore(lake).root, LakeStore(lake).latest().files, partition, 0, 60)
+        for value in each["value"].to_pylist()
+    ]
+    assert values == [row[COLUMNS.index("value")] for row in expected]
 
 
 def test_a_lake_is_replayed_as_it_was(spark, load, produce, penstock_broker, topic, lake, archive, tmp_path):

@@ -2,17 +2,22 @@
 
 import json
 
+from penstock.spark.lake_files import compression_of
+from penstock.spark.lake_store import LakeStore
+
 from .test_pipeline_run import pipeline  # noqa: F401
 
 
 def test_archive_table_and_replay(pipeline, spark, produce, load, penstock_broker, tmp_path):  # noqa: F811
     events = penstock_broker.create_topic("events", partitions=2)
     produce(events, [(n % 2, b"k%d" % n, b"v%d" % n, 0, [("n", b"%d" % n)]) for n in range(20)])
-    pipeline("init", "keep", "--template", "archive", "--topic", events)
+    pipeline("init", "keep", "--template", "archive", "--topic", events, "--set", "compression=none")
     *_, last = pipeline("run", "keep")
     (flow,) = last["flows"]
     assert (flow["state"], flow["rows_in"], flow["lag"]) == ("completed", 20, 0)
     lake = tmp_path / "keep" / "lake"
+    store = LakeStore(str(lake))
+    assert {compression_of(store.root, each) for each in store.latest().files} == {"none"}
     (snapshot,) = lake.glob("_lake/*.json")
     # Where the lake ends is from Spark's note in the project's storage.
     assert json.loads(snapshot.read_text())["ends"] == {"events": {"0": 10, "1": 10}}

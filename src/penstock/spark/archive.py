@@ -21,7 +21,7 @@ from penstock.spark import lake as lakes
 from penstock.spark import plan
 from penstock.spark.brokers import Brokers
 from penstock.spark.lake import LakeFile, Snapshot
-from penstock.spark.lake_files import LakeWriter, merged
+from penstock.spark.lake_files import COMPRESSIONS, DEFAULT_COMPRESSION, LakeWriter, merged
 from penstock.spark.lake_store import LakeStore, file_stem
 from penstock.spark.options import EARLIEST
 from penstock.spark.plan import TopicPartition
@@ -83,6 +83,13 @@ def check_columns(schema: StructType) -> None:
         )
 
 
+def checked_compression(given: str) -> str:
+    name = given.strip().lower()
+    if name not in COMPRESSIONS:
+        raise ValueError(f"option compression is one of {', '.join(COMPRESSIONS)}, not {given!r}")
+    return name
+
+
 @dataclass
 class Archived(WriterCommitMessage):
     """What a task tells the driver."""
@@ -92,16 +99,17 @@ class Archived(WriterCommitMessage):
 
 
 class ArchiveWriter(DataSourceStreamArrowWriter):
-    def __init__(self, path: str, checkpoint: str | None) -> None:
+    def __init__(self, path: str, checkpoint: str | None, compression: str = DEFAULT_COMPRESSION) -> None:
         self._path = path
         self._checkpoint = checkpoint
+        self._compression = checked_compression(compression)
         LakeStore(path)  # Refuses what is no folder.
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         me, store = whoami(), LakeStore(self._path)
         if store.latest().covers(me.query_id, me.batch_id):
             return Archived(me.query_id, [])
-        writer = LakeWriter(store.root, f"{file_stem(*me)}-{{}}.parquet")
+        writer = LakeWriter(store.root, f"{file_stem(*me)}-{{}}.parquet", self._compression)
         try:
             for batch in iterator:
                 writer.write(batch)
@@ -144,9 +152,10 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
 def compact(store: LakeStore) -> None:
     """Make few large files of many small ones. Readers see the one or the other."""
-    for group in lakes.merges(store.latest()):
+    found = store.latest()
+    for group in lakes.merges(found):
         try:
-            new = merged(store.root, group)
+            new = merged(store.root, group, like=lakes.newest(found, group))
         except FileNotFoundError:
             if set(group) <= set(store.latest().files):
                 raise

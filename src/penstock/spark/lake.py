@@ -145,6 +145,11 @@ def merges(lake: Snapshot) -> list[list[LakeFile]]:
     return found
 
 
+def newest(lake: Snapshot, files: Collection[LakeFile]) -> LakeFile:
+    """The one of them that was added last."""
+    return next(each for each in reversed(lake.files) if each in files)
+
+
 def _tier(size: int) -> int:
     tier = 0
     while size >= SMALLEST_BYTES:

@@ -38,8 +38,9 @@ SCHEMA = pa.schema(
     ]
 )
 _ORDER = [("partition", "ascending"), ("offset", "ascending")]
+COMPRESSIONS = "zstd", "snappy", "lz4", "none"
+DEFAULT_COMPRESSION = "zstd"
 _PARQUET = {
-    "compression": "zstd",
     # Values are mostly different from each other, so that a dictionary of them is work for nothing.
     "use_dictionary": ["partition", "timestampType", "headers.list.element.key"],
     "column_encoding": {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
@@ -49,11 +50,11 @@ Key = tuple[str, str]  # Topic and day.
 
 
 class OpenFile:
-    def __init__(self, root: Path, topic: str, day: str, name: str) -> None:
+    def __init__(self, root: Path, topic: str, day: str, name: str, compression: str) -> None:
         self._topic, self._day, self._name = topic, day, name
         self._path = root / lakes.folder(topic, day) / name
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(self._path, SCHEMA, **_PARQUET)
+        self._writer = pq.ParquetWriter(self._path, SCHEMA, compression=compression, **_PARQUET)
         self._spans: dict[int, Span] = {}
         self._rows = 0
         self.bytes = 0
@@ -92,10 +93,11 @@ class OpenFile:
 class LakeWriter:
     """Rows of a task into files, one or more for each topic and day. Memory: about BUFFER_BYTES, twice."""
 
-    def __init__(self, root: Path, name: str) -> None:
+    def __init__(self, root: Path, name: str, compression: str = DEFAULT_COMPRESSION) -> None:
         """`name` with a place for the number of a file: `…-{}.parquet`."""
         self._root = root
         self._name = name
+        self._compression = compression
         self._waiting: dict[Key, list[pa.Table]] = {}
         self._waiting_bytes: dict[Key, int] = {}
         self._open: dict[Key, OpenFile] = {}  # The last used at the end.
@@ -138,7 +140,7 @@ class LakeWriter:
         if len(self._open) >= WRITERS_MAX:
             self._close(next(iter(self._open)))
         self._count += 1
-        return OpenFile(self._root, *key, self._name.format(self._count))
+        return OpenFile(self._root, *key, self._name.format(self._count), self._compression)
 
     def _close(self, key: Key) -> None:
         self.files.append(self._open.pop(key).close())
@@ -179,18 +181,27 @@ def spans_of(rows: pa.Table) -> dict[int, Span]:
     }
 
 
-def merged(root: Path, files: Collection[LakeFile]) -> LakeFile:
-    """One file with the rows of all of them, which are of one topic and day and not too large for memory together."""
+def merged(root: Path, files: Collection[LakeFile], like: LakeFile) -> LakeFile:
+    """One file with the rows of all of them, which are of one topic and day and not too large for memory together.
+
+    Compressed as `like` is.
+    """
     topic, day = next((each.topic, each.day) for each in files)
     rows = pa.concat_tables([pq.ParquetFile(root / each.path).read() for each in files])
     rows = in_order(rows)
-    file = OpenFile(root, topic, day, f"merged-{uuid.uuid4()}.parquet")
+    file = OpenFile(root, topic, day, f"merged-{uuid.uuid4()}.parquet", compression_of(root, like))
     try:
         file.write(rows, spans_of(rows))
         return file.close()
     except BaseException:
         file.discard()
         raise
+
+
+def compression_of(root: Path, file: LakeFile) -> str:
+    with pq.ParquetFile(root / file.path) as source:
+        found = source.metadata.row_group(0).column(0).compression.lower()
+    return "none" if found == "uncompressed" else found
 
 
 def read_range(

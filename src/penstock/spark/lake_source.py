@@ -6,6 +6,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructField, StructType
 
 from penstock.spark.archive import ArchiveWriter, check_columns
+from penstock.spark.lake_files import DEFAULT_COMPRESSION
 from penstock.spark.replay import ReplayReader, read_replay_options
 from penstock.spark.source import HEADERS, SCHEMA
 
@@ -31,4 +32,5 @@ class LakeDataSource(DataSource):
             raise ValueError('a lake has no complete output: use outputMode("append")')
         check_columns(schema)
         given = {name.lower(): value for name, value in self.options.items()}
-        return ArchiveWriter(given.get("path", ""), given.get("checkpointlocation"))
+        compression = given.get("compression", DEFAULT_COMPRESSION)
+        return ArchiveWriter(given.get("path", ""), given.get("checkpointlocation"), compression)

@@ -8,7 +8,7 @@ from penstock.spark import records
 spark = SparkSession.active()
 lake = str(Path(spark.conf.get("penstock.lake")).absolute())
 
-dp.create_sink("lake", "penstock-lake", {"path": lake})
+dp.create_sink("lake", "penstock-lake", {"path": lake, "compression": spark.conf.get("penstock.compression")})
 
 
 @dp.append_flow(target="lake")
