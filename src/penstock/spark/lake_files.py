@@ -43,6 +43,7 @@ DEFAULT_COMPRESSION = "zstd"
 _PARQUET = {
     # Values are mostly different from each other, so that a dictionary of them is work for nothing.
     "use_dictionary": ["partition", "timestampType", "headers.list.element.key"],
+    "data_page_size": 64 << 10,  # Spark, reading 512 rows at a time, is up to a tenth faster than from 1 MB.
     "column_encoding": {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
 }
 
