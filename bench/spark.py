@@ -4,7 +4,8 @@
 
 Part of `make bench`. The same query on the same topic, in turns; what comes first changes from round to round. Records
 are of equal size, and of sizes between half and one and a half of it. CPU is that of Spark's JVM and its Python
-processes; the broker's is counted by itself. The table has its history in a lake of Parquet files, made by the archive.
+processes; the broker's is counted by itself. The table has its history in a lake of Parquet files, made by the archive:
+compressed with zstd, as it is by default, and uncompressed. The lakes' sizes are printed, too.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from bench.raw_load import PRODUCE_VERSION, RawClient, _frame
 from compat.parts.cache import PartMissing
 from penstock.server.api import ApiKey
 from penstock.spark import records, session, table
+from penstock.spark.lake_store import LakeStore
 from penstock.wire.batch import HEADER_BYTES, Record, build_batch
 from penstock.wire.codec import Struct
 from spark.conftest import connector_jars
@@ -47,8 +49,10 @@ QUICK_PART = 20
 QUERY = ["count(*)", "sum(length(value))", "max(offset)", "max(timestamp)"]
 OUT = Path(__file__).parent / "out"
 
-SOURCE, CONNECTOR, TABLE = 'format("penstock")', "Kafka connector", "table"
+SOURCE, CONNECTOR = 'format("penstock")', "Kafka connector"
+TABLE, UNCOMPRESSED_TABLE = "table", "table, uncompressed"
 FORMATS = {SOURCE: "penstock", CONNECTOR: "kafka"}
+COMPRESSIONS = {TABLE: "zstd", UNCOMPRESSED_TABLE: "none"}
 ARCHIVED_PER_BATCH = 2_000_000
 
 
@@ -119,37 +123,46 @@ class Comparison:
         topic = Topic(record_bytes, WARM_UP_RECORDS * 100 // record_bytes, True, prefix="warm-up-")
         with self._broker.topic(topic.name, partitions=PARTITIONS):
             fill(self._broker, topic)
-            lake = self._archived(topic)
+            lakes = self._archived(topic)
             for _ in range(WARM_UPS):
-                for way in self._ways(topic, lake):
+                for way in self._ways(topic, lakes):
                     self._query(way)
-        shutil.rmtree(lake)
+        self._remove(lakes)
 
     def measure(self, topic: Topic) -> None:
         with self._broker.topic(topic.name, partitions=PARTITIONS):
             count = fill(self._broker, topic)
-            lake = self._archived(topic)
+            lakes = self._archived(topic)
+            for name, lake in lakes.items():
+                self._console.print(f"  {topic.name}, {name}: a lake of {_size_mb(lake):,.0f} MB", highlight=False)
             self._broker.settle()
             for number in range(ROUNDS):
-                ways = self._ways(topic, lake)
+                ways = self._ways(topic, lakes)
                 turn = [*ways[number % len(ways) :], *ways[: number % len(ways)]]
                 answers = {self._measured(way, topic, count) for way in turn}
                 assert len(answers) == 1, f"they read different things: {answers}"
-        shutil.rmtree(lake)
+        self._remove(lakes)
 
-    def _ways(self, topic: Topic, lake: Path) -> list[Way]:
+    def _ways(self, topic: Topic, lakes: dict[str, Path]) -> list[Way]:
         def load(name: str) -> Any:
             reader = self._spark.read.format(FORMATS[name]).option("kafka.bootstrap.servers", self._broker.bootstrap)
             return reader.option("subscribe", topic.name).load()
 
-        def load_table() -> Any:
-            return table(self._spark, topic.name, lake=str(lake), bootstrap=self._broker.bootstrap)
+        def load_table(name: str) -> Any:
+            return table(self._spark, topic.name, lake=str(lakes[name]), bootstrap=self._broker.bootstrap)
 
-        return [*(Way(name, partial(load, name)) for name in FORMATS), Way(TABLE, load_table)]
+        return [
+            *(Way(name, partial(load, name)) for name in FORMATS),
+            *(Way(name, partial(load_table, name)) for name in lakes),
+        ]
 
-    def _archived(self, topic: Topic) -> Path:
+    def _archived(self, topic: Topic) -> dict[str, Path]:
+        """The lake of each table."""
+        return {name: self._archive(topic, compression) for name, compression in COMPRESSIONS.items()}
+
+    def _archive(self, topic: Topic, compression: str) -> Path:
         """All of the topic as it is now, as the archive's pipeline does it."""
-        lake = self._directory / "lake"
+        lake = self._directory / f"lake-{compression}"
         frame = records(
             self._spark,
             topic.name,
@@ -158,9 +171,14 @@ class Comparison:
             max_offsets_per_trigger=ARCHIVED_PER_BATCH,
         )
         writer = frame.writeStream.format("penstock-lake").option("path", str(lake))
+        writer = writer.option("compression", compression)
         writer = writer.option("checkpointLocation", str(lake / "checkpoint")).trigger(availableNow=True)
         writer.start().awaitTermination()
         return lake
+
+    def _remove(self, lakes: dict[str, Path]) -> None:
+        for lake in lakes.values():
+            shutil.rmtree(lake)
 
     def _measured(self, way: Way, topic: Topic, count: int) -> Any:
         spark_cpu, broker_cpu = CpuLaps(ProcessTree(os.getpid())), self._broker.cpu_laps()
@@ -181,6 +199,11 @@ class Comparison:
         start = time.perf_counter()
         (row,) = way.load().selectExpr(*QUERY).collect()
         return time.perf_counter() - start, row
+
+
+def _size_mb(lake: Path) -> float:
+    """Of the files that count: those that were merged stay for a while."""
+    return sum((lake / each.path).stat().st_size for each in LakeStore(str(lake)).latest().files) / 1e6
 
 
 def main() -> int:
@@ -219,7 +242,8 @@ def main() -> int:
     console.print(f"Spark reads a topic of Penstock, {PARTITIONS} partitions, local[2]")
     report.print_comparison(console, comparison.rounds, SOURCE, CONNECTOR)
     console.print("The same history as a table: all of it is in the lake, and the topic is asked for what came after")
-    report.print_comparison(console, comparison.rounds, TABLE, CONNECTOR)
+    for name in COMPRESSIONS:
+        report.print_comparison(console, comparison.rounds, name, CONNECTOR)
     OUT.mkdir(exist_ok=True)
     (OUT / "spark.json").write_text(json.dumps(comparison.rounds, indent=2))
     return 0
