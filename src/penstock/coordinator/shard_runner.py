@@ -58,7 +58,8 @@ class ShardRunner(Generic[S]):
         self._timer: Timer | None = None
         self._timer_ms: int | None = None
         self._is_closed = False
-        if isinstance(shard, TransactionalShard):
+        has_transactions = isinstance(shard, TransactionalShard)
+        if has_transactions:
             partition.on_marker = self._on_marker
 
     @property

@@ -69,13 +69,16 @@ class _Link:
 
     async def peer(self) -> PeerLink:
         async with self._connecting:
-            if self._is_closed:
-                raise PeerLost(f"broker {self._node_id} is not asked any more")
+            self._check_open()
             if self._peer is None or self._peer.is_lost:
                 self._peer = await self._connect()
                 if self._is_closed:
                     self._peer.close()
             return self._peer
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise PeerLost(f"broker {self._node_id} is not asked any more")
 
     def close(self) -> None:
         self._is_closed = True

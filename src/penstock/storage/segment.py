@@ -313,12 +313,13 @@ class Segment:
 
     @property
     def txn_index(self) -> TxnIndex:
-        if self._txn_index is None:
-            self.use_txn_index(self.stored_txn_index())
-            if self._txn_index:
+        index = self._txn_index
+        if index is None:
+            index = self.stored_txn_index()
+            self.use_txn_index(index)
+            if index:
                 self._limits.on_indexes_loaded(self)
-        assert self._txn_index is not None
-        return self._txn_index
+        return index
 
     def stored_txn_index(self) -> TxnIndex:
         """The index as its file has it, not checked; empty when there is none."""
