@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+COMPILED := $(CURDIR)/.cache/compiled
 
 # Compiled modules are kept, whatever the shell says: to compile them anew takes as long as the rest of a start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,11 +20,12 @@ demo: .venv/spark.stamp ## Watch live events become a lake, counts and alerts on
 	@$(BIN)/python scripts/demo.py $(if $(SECONDS),--seconds $(SECONDS))
 
 # Two processors for most of it. Spark's gateway calls select(), which knows no more than 1,024 open files: it gets a
-# process in which no other test has run. Faults are measured, so they have the machine for themselves.
-test: .venv/spark.stamp ## Run all tests.
+# process in which no other test has run. Faults are measured, so they have the machine for themselves; the brokers that
+# are killed there are of the compiled build.
+test: .venv/spark.stamp .cache/compiled.stamp ## Run all tests.
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --ignore tests/spark --ignore tests/faults
 	$(BIN)/python -m pytest tests/spark
-	$(BIN)/python -m pytest tests/faults
+	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest tests/faults
 
 faults: .venv/spark.stamp ## Run all fault tests, also those that take minutes. HOURS=3: random mixes for so long.
 	PENSTOCK_FAULT_HOURS=$(HOURS) $(BIN)/python -m pytest tests/faults -m ""
@@ -38,7 +40,8 @@ check: .venv/spark.stamp ## Lint, types and layering.
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: .venv/bench.stamp .venv/spark.stamp ## Measure Penstock beside its peers, and Spark on it. QUICK=1: five minutes.
+bench: export PYTHONPATH := $(COMPILED)
+bench: .venv/bench.stamp .venv/spark.stamp .cache/compiled.stamp ## Measure Penstock beside its peers, and Spark on it. QUICK=1: five minutes.
 	QUICK=$(QUICK) $(BIN)/python -m bench
 	QUICK=$(QUICK) $(BIN)/python -m bench.spark
 	$(if $(QUICK),,$(BIN)/python -m bench.groups && $(BIN)/python -m bench.cluster)
@@ -83,6 +86,13 @@ clean: ## Remove what the other targets made (not your data).
 	@echo "Installing Spark ..."
 	@$(PIP) install --require-hashes -r requirements-spark.lock
 	@touch $@
+
+# Where there is no C compiler, or Python came without its headers, all is pure Python, and the tests say so.
+.cache/compiled.stamp: hatch_build.py pyproject.toml $(shell find src -name '*.py') | .venv/dev.stamp
+	@echo "Compiling the hot path ..."
+	@rm -rf $(COMPILED)
+	@PENSTOCK_COMPILE=1 $(PIP) install --no-deps --target $(COMPILED) . || echo "NOT COMPILED: see above."
+	@mkdir -p $(@D) && touch $@
 
 .venv/bench.stamp: requirements-bench.lock | .venv/dev.stamp
 	@echo "Installing the peers' clients, and what draws the pictures ..."

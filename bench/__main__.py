@@ -23,6 +23,7 @@ from bench.peer_workloads import PEER_WORKLOADS
 from bench.run import Run
 from bench.workloads import FULL, QUICK, WORKLOADS
 from compat.parts.cache import PartMissing
+from penstock.base.build import full_version
 
 ROUNDS = 3
 OUT = Path(__file__).parent / "out"
@@ -46,6 +47,7 @@ def main() -> int:
         run = Run(console, Path(directory), QUICK if options.quick else FULL)
         ceiling = Ceiling.measure(run.place)
         console.print(f"This machine's limits: {ceiling}")
+        console.print(f"Penstock {full_version()}", highlight=False)
         if workloads:
             run.warm_up_load(load)
         for number in range(1 if options.quick else ROUNDS):

@@ -17,6 +17,7 @@ from bench.clusters import BrokerCluster, KafkaCluster, PenstockCluster
 from bench.java_load import JavaLoad
 from bench.run import LOAD_WARM_UPS
 from bench.workloads import FULL, QUICK, WORKLOADS, measure, warm_up
+from penstock.base.build import full_version
 
 NAMES = (
     "1 KB, 12 partitions",
@@ -41,6 +42,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         ceiling = Ceiling.measure(place)
+        console.print(f"Penstock {full_version()}", highlight=False)
         kinds: list[type[BrokerCluster]] = [PenstockCluster, KafkaCluster]
         for number in range(options.rounds):
             for kind in kinds if number % 2 == 0 else kinds[::-1]:

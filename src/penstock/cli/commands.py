@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penstock import __version__
+from penstock.base.build import full_version
 from penstock.cli import brokers, cluster, groups, log, pipeline, serve, topics
 from penstock.cli.consume import consume
 from penstock.cli.produce import produce
@@ -20,7 +20,7 @@ commands = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"penstock {__version__}")
+        print(f"penstock {full_version()}")
         raise typer.Exit
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random, SystemRandom
 from uuid import UUID
 
-from penstock import __version__
+from penstock.base.build import full_version
 from penstock.base.clock import Clock, SystemClock
 from penstock.base.config import BrokerConfig
 from penstock.base.config_key import InvalidConfig
@@ -177,7 +177,7 @@ class Broker:
             await self._registration.start(host, self.listener.port, self.config.rack)
         log.info(
             "broker started",
-            version=__version__,
+            version=full_version(),
             node=self.config.node_id,
             listen=f"{self.config.host}:{self.listener.port}",
             data=self.config.data_dir,

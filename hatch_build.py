@@ -1,0 +1,64 @@
+"""Wheels with the hot path compiled by mypyc: `PENSTOCK_COMPILE=1 pip wheel .`. Without it they are pure Python.
+
+The same source and the same behaviour, in less time (docs/adr/0006). The sources are in the wheel as well, so that
+tracebacks show them.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+# What every Produce and Fetch goes through. Beyond these there is little to gain, and each takes seconds to compile.
+MODULES = (
+    "wire/batch", "wire/fetch", "wire/fetch_request", "wire/framing", "wire/produce", "wire/record_walk", "wire/varint",
+    "storage/index", "storage/log", "storage/segment",
+    "partition/batch_check", "partition/partition", "partition/producer_files", "partition/producer_state",
+    "partition/replica_state", "partition/transactions", "partition/waiters",
+    "server/connection", "server/dispatch", "server/handlers/fetch", "server/handlers/produce",
+)  # fmt: skip
+
+# Types are checked by `make check`, with all libraries at hand; here they are only used.
+_SETUP = """
+import sys
+from mypyc.build import mypycify
+from setuptools import setup
+options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
+setup(name="penstock", packages=[], ext_modules=mypycify([*options, *sys.argv[1:]], opt_level="2"),
+      script_args=["--quiet", "build_ext", "--inplace"])
+"""
+
+
+class CustomBuildHook(BuildHookInterface):
+    @property
+    def _is_wanted(self) -> bool:
+        return self.target_name == "wheel" and os.environ.get("PENSTOCK_COMPILE") == "1"
+
+    @property
+    def _place(self) -> Path:
+        return Path(self.directory, "compiled")
+
+    def dependencies(self) -> list[str]:
+        return ["mypy[mypyc]>=2.0", "setuptools>=77"] if self._is_wanted else []
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if not self._is_wanted or version == "editable":
+            return
+        place = self._place
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(Path(self.root, "src"), place, ignore=shutil.ignore_patterns("__pycache__"))
+        files = [f"penstock/{name}.py" for name in MODULES]
+        subprocess.run([sys.executable, "-c", _SETUP, *files], cwd=place, check=True)
+        # Not in build/, where the compiler leaves a copy of each.
+        made = [*place.glob("*.so"), *(place / "penstock").rglob("*.so")]
+        build_data["force_include"].update({str(path): str(path.relative_to(place)) for path in made})
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if self._is_wanted:
+            shutil.rmtree(self._place, ignore_errors=True)
