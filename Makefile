@@ -19,12 +19,12 @@ run: .venv/core.stamp ## Start a broker on localhost:9092, with its data in ./pe
 demo: .venv/spark.stamp ## Watch live events become a lake, counts and alerts on Spark. A minute, or until Ctrl-C.
 	@$(BIN)/python scripts/demo.py $(if $(SECONDS),--seconds $(SECONDS))
 
-# Two processors for most of it. Spark's gateway calls select(), which knows no more than 1,024 open files: it gets a
-# process in which no other test has run. Faults are measured, so they have the machine for themselves; the brokers that
+# Two processors for most of it. Spark's gateway calls select(), which knows no more than 1,024 open files: it gets
+# processes in which no other test has run. Faults are measured, so they have the machine for themselves; the brokers that
 # are killed there are of the compiled build.
 test: .venv/spark.stamp .cache/compiled.stamp ## Run all tests.
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --ignore tests/spark --ignore tests/faults
-	$(BIN)/python -m pytest tests/spark
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup tests/spark
 	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest tests/faults
 
 faults: .venv/spark.stamp ## Run all fault tests, also those that take minutes. HOURS=3: random mixes for so long.

@@ -35,6 +35,11 @@ def connector_jars() -> tuple[Path, ...]:
 
 
 @pytest.fixture(scope="session")
+def penstock_settings() -> dict[str, Any]:
+    return {"log.retention.check.interval.ms": 86_400_000}  # Tests use old timestamps, and may take over five minutes.
+
+
+@pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     try:
         jars = ",".join(map(str, connector_jars()))
