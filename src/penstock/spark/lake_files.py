@@ -43,7 +43,7 @@ DEFAULT_COMPRESSION = "zstd"
 _PARQUET = {
     # Values are mostly different from each other, so that a dictionary of them is work for nothing.
     "use_dictionary": ["partition", "timestampType", "headers.list.element.key"],
-    "data_page_size": 64 << 10,  # Spark, reading 512 rows at a time, is up to a tenth faster than from 1 MB.
+    "data_page_size": 64 << 10,  # Stays in a processor's cache, where 1 MB does not, and takes 0.8 % more space.
     "column_encoding": {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
 }
 
