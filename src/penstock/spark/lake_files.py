@@ -20,7 +20,7 @@ from penstock.spark.lake import DAY_MS, FILE_BYTES, LakeFile, Span
 from penstock.spark.lake_store import sync_folder
 
 BUFFER_BYTES = 64 << 20  # Rows that a task holds back, to write them in pieces of a good size.
-ROW_GROUP_BYTES = 8 << 20  # Spark has a column of it in its heap: with 64 MB, 1 KB records took 1.6 times as long.
+ROW_GROUP_BYTES = 2 << 20  # Spark has a column of it in its heap: with 64 MB, 1 KB records took twice as long.
 WRITERS_MAX = 32  # Files that a task has open. With more days in a batch some get several files.
 READ_BYTES = 8 << 20  # Rows of one file that a reader has at a time.
 READ_ROWS_MAX = 16_384
