@@ -17,7 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 MODULES = (
     "base/timers",
     "wire/batch", "wire/fetch", "wire/fetch_request", "wire/framing", "wire/produce", "wire/record_walk", "wire/varint",
-    "storage/group_commit", "storage/index", "storage/log", "storage/segment",
+    "storage/group_commit", "storage/index", "storage/log", "storage/log_slice", "storage/segment",
     "partition/batch_check", "partition/fetcher", "partition/manager", "partition/partition",
     "partition/producer_files", "partition/producer_state", "partition/replica_state", "partition/transactions",
     "partition/waiters",

@@ -130,8 +130,8 @@ class FakeTransport:
 
     def set_write_buffer_limits(self, high: int) -> None: ...
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
-        return ("127.0.0.1", 1)
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return ("127.0.0.1", 1) if name == "peername" else None
 
     def get_write_buffer_size(self) -> int:
         return sum(map(len, self.written))

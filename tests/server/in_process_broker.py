@@ -255,7 +255,7 @@ async def running_broker(
         listener: Any = broker.listener
         assert (listener.budget_used, len(listener._connections), len(listener._waiting)) == (0, 0, 0)
         assert (listener.unsent_bytes, dict(listener._per_ip)) == (0, {})
-    assert unseen == []
+    assert unseen == [], repr(unseen)
 
 
 async def until(condition: Callable[[], bool], what: str = "") -> None:

@@ -125,7 +125,7 @@ def test_a_second_reply_is_a_mistake_of_ours() -> None:
         for again in (lambda: second.send([b"y"]), second.skip):
             with pytest.raises(AssertionError):
                 again()
-        assert first.buffers is None
+        assert first.parts is None
 
     asyncio.run(check())
 
@@ -246,6 +246,7 @@ def test_a_client_owed_a_reply_that_it_does_not_read_is_dropped_after_a_bad_requ
 
     # No pause: what is on its way may leave before the connection is closed.
     monkeypatch.setattr(connection_module, "WRITE_BUFFER_BYTES", 1 << 30)
+    monkeypatch.setattr(connection_module, "TRANSPORT_BYTES_MAX", 1 << 30)
     run(scenario, tmp_path)
 
 

@@ -10,7 +10,9 @@ from in_process_broker import Client, RunningBroker, fetch_fields, logged_errors
 from penstock.base.errors import ErrorCode
 from penstock.server import handlers
 from penstock.server.api import ApiKey
+from penstock.storage import page_cache
 from penstock.storage.log import Log
+from penstock.storage.log_slice import PIECE_BYTES, LogSlice
 from penstock.storage.segment import NotCached
 
 handlers.register_all()
@@ -171,7 +173,9 @@ def test_every_partition_has_its_turn_whoever_fills_the_reply(tmp_path: Path, se
     run(scenario, tmp_path)
 
 
-def test_a_reply_has_four_mebibytes_and_the_first_batch_whole(tmp_path: Path) -> None:
+def test_a_reply_that_is_read_at_once_ends_with_its_fourth_mebibyte_and_has_one_batch_whole(
+    tmp_path: Path,
+) -> None:
     async def scenario(broker: RunningBroker) -> None:
         await broker.create_topic("t", partitions=6, max_message_bytes=str(8 << 20))
         client = await broker.connect()
@@ -183,7 +187,7 @@ def test_a_reply_has_four_mebibytes_and_the_first_batch_whole(tmp_path: Path) ->
             fields = fetch_fields(*wanted, max_bytes=50 << 20, partition_max_bytes=2 << 20)
             answer = await client.ask(ApiKey.FETCH, 12, **fields)
             sizes += [len(part.records) >> 20 for topic in answer.responses for part in topic.partitions]
-        assert sizes == [1, 1, 1, 0, 0, 0] * 2
+        assert sizes == [1, 1, 1, 1, 0, 0] * 2
         await client.produce("t", b"x" * (5 << 20), partitions=(0,))
         answer = await client.ask(ApiKey.FETCH, 12, **fetch_fields(("t", 0, 1), max_bytes=50 << 20))
         assert len(answer.responses[0].partitions[0].records) > 5 << 20
@@ -419,3 +423,96 @@ def _codes(answer: Any) -> dict[tuple[str, int], ErrorCode]:
         for topic in answer.responses
         for part in topic.partitions
     }
+
+
+async def _slow_reader(broker: RunningBroker, replies: int) -> Client:
+    """A client that is owed more than the kernel keeps for a socket, and does not read it yet."""
+    await broker.create_topic("t", partitions=3)
+    client = await broker.connect()
+    for number in range(3):
+        for value in range(80):
+            await client.produce("t", bytes([number, value]) * 10_000, partitions=(number,))
+    client.stop_reading()
+    for _ in range(replies):
+        client.send(ApiKey.FETCH, 12, **fetch_fields(*(("t", n, 0) for n in range(3)), max_bytes=50 << 20))
+    await until(lambda: any(connection._outgoing for connection in broker.listener._connections), "socket is full")
+    return client
+
+
+@pytest.mark.parametrize("has_sockets", [True, False])
+def test_a_slow_reader_gets_large_replies_from_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_sockets: bool
+) -> None:
+    pieces = 0
+    next_piece = LogSlice.next_piece
+
+    def counted(piece_of: LogSlice) -> Any:
+        nonlocal pieces
+        pieces += 1
+        return next_piece(piece_of)
+
+    async def scenario(broker: RunningBroker) -> None:
+        client = await _slow_reader(broker, replies=8)
+        connection = next(each for each in broker.listener._connections if each._outgoing)
+        assert connection._transport.get_write_buffer_size() <= PIECE_BYTES
+        client._writer.transport.resume_reading()
+        for _ in range(8):
+            answer = await client.receive_reply(ApiKey.FETCH, 12)
+            for part in answer.responses[0].partitions:
+                log = broker.partition("t", part.partition_index).log
+                everything = bytes(log.active.file.read(0, log.active.size))
+                assert everything.startswith(bytes(part.records))
+                assert 900_000 < len(part.records) <= 1 << 20
+        await until(lambda: not connection._outgoing)
+        assert broker.listener.unsent_bytes == broker.listener.budget_used == 0
+        # By sendfile most of it needs no copy, if the system can do that at all.
+        assert pieces < 100 if has_sockets and can_tell() else pieces >= 8 * 3 * 7
+
+    monkeypatch.setattr(LogSlice, "next_piece", counted)
+    can_tell = page_cache.can_tell
+    if not has_sockets:
+        monkeypatch.setattr(page_cache, "can_tell", lambda: False)
+    run(scenario, tmp_path)
+
+
+def test_a_reply_whose_records_are_deleted_while_it_is_sent_ends_its_connection(tmp_path: Path) -> None:
+    async def scenario(broker: RunningBroker) -> None:
+        client = await _slow_reader(broker, replies=8)
+        for number in range(3):
+            log = broker.partition("t", number).log
+            log.roll()
+            log.delete_oldest(len(log.segments) - 1)
+        client._writer.transport.resume_reading()
+        while True:
+            try:
+                await client.receive()
+            except (asyncio.IncompleteReadError, ConnectionResetError):
+                break
+        assert broker.listener.unsent_bytes == 0
+        again = await broker.connect()
+        assert (await again.fetch("t", 0)).error_code == ErrorCode.offset_out_of_range
+
+    run(scenario, tmp_path)
+
+
+def test_a_reply_waits_for_the_disk_where_the_cache_has_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def is_cached(descriptor: int, position: int, size: int) -> bool:
+        asked.append(position)
+        return len(asked) % 2 == 0
+
+    async def scenario(broker: RunningBroker) -> None:
+        await broker.create_topic("t")
+        client = await broker.connect()
+        for value in range(80):
+            await client.produce("t", bytes([value]) * 20_000)
+        part = await client.fetch("t", 0)
+        log = broker.partition("t").log
+        assert log.active.file.read(0, len(part.records)) == bytes(part.records)
+        assert len(part.records) > 900_000
+        if page_cache.can_tell():
+            assert asked
+
+    monkeypatch.setattr(page_cache, "is_cached", is_cached)
+    run(scenario, tmp_path)

@@ -32,6 +32,7 @@ from penstock.storage.format import LEADER_EPOCH_CHECKPOINT
 from penstock.storage.fs import Buffer, FileSystem
 from penstock.storage.log import Log
 from penstock.storage.log_manager import LogManager
+from penstock.storage.log_slice import LogSlice
 from penstock.storage.scan import sound_batches
 from penstock.storage.txn_index import AbortedTxn
 from penstock.wire.batch import (
@@ -563,7 +564,9 @@ class Partition:
 
     # Reading
 
-    def read(self, start: Offset, bytes_max: int, *, at_least_one: bool, only_stable: bool = False) -> Buffer:
+    def read(
+        self, start: Offset, bytes_max: int, *, at_least_one: bool, only_stable: bool = False
+    ) -> Buffer | LogSlice:
         """Committed batches from the one with `start` on; empty at the end. NotCached: see `Segment.read`.
 
         `only_stable`: none of a transaction that is undecided, nor what is behind it.
@@ -582,7 +585,8 @@ class Partition:
         if start == self.high_watermark:
             return b""
         end = self.last_stable_offset if only_stable else self.high_watermark
-        return self.log.read(start, bytes_max, end, at_least_one=at_least_one)
+        found = self.log.slice(start, bytes_max, end)
+        return found if found is not None else self.log.read(start, bytes_max, end, at_least_one=at_least_one)
 
     def aborted(self, start: Offset, end: Offset) -> list[AbortedTxn]:
         """The aborted transactions with records in [start, end): readers of committed data skip those."""

@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, cast
 from penstock.base.errors import BadPeer
 from penstock.base.logging import get_logger
 from penstock.server.authentication import Authentication
+from penstock.storage import page_cache
+from penstock.storage.log_slice import LogSlice, SliceGone
+from penstock.storage.segment import NotCached
+from penstock.wire.fetch import StoredRecords
 from penstock.wire.framing import BadSize, FrameReader
 
 if TYPE_CHECKING:
@@ -25,10 +29,15 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 Buffer = bytes | bytearray | memoryview
+Part = Buffer | StoredRecords  # Of a reply.
 
 REQUESTS_OPEN_MAX = 64  # Java clients keep 5 open, librdkafka up to a million: beyond this they wait in the socket.
 REQUESTS_OPEN_RESUME = 32
 WRITE_BUFFER_BYTES = 4 << 20  # Four fetch replies of the default size; then the peer is too slow to be read from.
+# Given to the transport and not taken by the socket: with any of it no more is written. And what is written leaves at
+# once, where with a higher limit uvloop would hold it until the end of the turn, and no file could be sent behind it.
+TRANSPORT_BYTES_MAX = 0
+NO_DESCRIPTOR = -1
 TURN_REQUESTS_MAX = 16  # That one client gets in a turn of the loop, about a millisecond.
 JOINED_BYTES_MAX = 4 << 10  # Replies up to here are copied into one: that costs less than to send several buffers.
 TURN_BYTES = 16 << 10  # Of their replies: the large ones take longer to make.
@@ -40,36 +49,50 @@ _SIZE_AND_ID = struct.Struct(">ii")
 class Reply:
     """The place of one reply in the line. `send` or `skip` may come at any time, once."""
 
-    __slots__ = ("_connection", "_correlation_id", "_is_flexible", "buffers", "frame_bytes", "on_lost", "size")
+    __slots__ = (
+        "_connection",
+        "_correlation_id",
+        "_is_flexible",
+        "frame_bytes",
+        "is_stored",
+        "on_lost",
+        "parts",
+        "size",
+    )
 
     def __init__(self, connection: "Connection", correlation_id: int, is_flexible: bool, frame_bytes: int) -> None:
         self._connection = connection
         self._correlation_id = correlation_id
         self._is_flexible = is_flexible  # Response header v1 ends in an empty tag section.
         self.frame_bytes = frame_bytes
-        self.buffers: list[Buffer] | None = None  # The reply, once it is ready.
-        self.size = 0  # Bytes to send, once it is ready.
+        self.parts: list[Part] | None = None  # The reply, once it is ready.
+        self.size = 0  # Bytes of it that are in memory, once it is ready.
+        self.is_stored = False  # More of it is in files.
         self.on_lost: Callable[[], None] | None = None  # Called when the client leaves before that.
 
-    def send(self, buffers: list[Buffer]) -> None:
-        assert self.buffers is None, "replied twice"
+    def send(self, parts: list[Part]) -> None:
+        assert self.parts is None, "replied twice"
         size = 4
-        for buffer in buffers:
-            size += len(buffer)
+        stored_size = 0
+        for part in parts:
+            size += len(part)
+            if isinstance(part, LogSlice):
+                stored_size += len(part)
         if self._is_flexible:
             size += 1
             head = _SIZE_AND_ID.pack(size, self._correlation_id) + b"\0"
         else:
             head = _SIZE_AND_ID.pack(size, self._correlation_id)
-        self.buffers = [head, *buffers]
-        self.size = 4 + size
+        self.parts = [head, *parts]
+        self.size = 4 + size - stored_size
+        self.is_stored = stored_size > 0
         self.on_lost = None  # It refers to the request, which refers to this.
         self._connection.on_reply_ready(self)
 
     def skip(self) -> None:
         """Leave the place without a reply (acks=0)."""
-        assert self.buffers is None, "replied twice"
-        self.buffers = []
+        assert self.parts is None, "replied twice"
+        self.parts = []
         self._connection.on_reply_ready(self)
 
     def fail(self, reason: str) -> None:
@@ -117,8 +140,11 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = FrameReader(listener.receive_buffer, listener.frame_bytes_max)
         self._received: deque[memoryview] = deque()  # Frames that nobody works on yet.
         self._replies: deque[Reply] = deque()
-        self._unsent_bytes = 0  # Of replies that are ready and still in `_replies`.
+        self._outgoing: deque[Part] = deque()  # Of replies whose turn it is; the transport has no room for them yet.
+        self._loading: asyncio.Task[None] | None = None  # What comes next, from the disk.
+        self._unsent_bytes = 0  # Of replies that are ready, and not given to the transport.
         self._transport: asyncio.Transport | None = None
+        self._descriptor = NO_DESCRIPTOR  # Of the socket, if it is a real one.
         self._is_writing_paused = False
         self._is_reading_paused = False
         self._is_flush_due = False
@@ -144,7 +170,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's has the methods but not the base class.
         self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        transport.set_write_buffer_limits(high=TRANSPORT_BYTES_MAX)
+        connected = transport.get_extra_info("socket")
+        if connected is not None:
+            self._descriptor = connected.fileno()
         peername = transport.get_extra_info("peername")
         if peername:
             self.ip = peername[0]
@@ -166,9 +195,10 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.on_disconnected(self, sum(reply.frame_bytes for reply in self._replies))
         replies, self._replies = self._replies, deque()
         self._received.clear()
+        self._outgoing.clear()
         for reply in replies:
             on_lost, reply.on_lost = reply.on_lost, None
-            if on_lost is not None and reply.buffers is None:
+            if on_lost is not None and reply.parts is None:
                 on_lost()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -202,6 +232,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._is_writing_paused = False
         self._note_stuck(-self._stuck_bytes)
+        self._pump()
         self._update_reading()
 
     # Requests and replies
@@ -223,7 +254,7 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
             self._on_bad_peer(error)
             return
-        if self._is_reading_paused or (self._replies and self._replies[0].buffers is not None):
+        if self._is_reading_paused or (self._replies and self._replies[0].parts is not None):
             self._flush()
         else:
             self._is_flush_due = False  # What has come waits for something.
@@ -240,6 +271,7 @@ class Connection(asyncio.BufferedProtocol):
             len(self._replies) < REQUESTS_OPEN_MAX
             and self._unsent_bytes < WRITE_BUFFER_BYTES
             and not self._is_writing_paused
+            and not self._outgoing
             and not self.is_held
             and self._unmuting is None
             and not self._listener.is_over_budget
@@ -301,27 +333,80 @@ class Connection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         """Send every reply whose turn it is."""
         self._is_flush_due = False
-        buffers: list[Buffer] = []
+        parts: list[Part] = []
         size = frame_bytes = 0
+        is_stored = False
         replies = self._replies
-        while replies and (ready := replies[0].buffers) is not None:
+        while replies and (ready := replies[0].parts) is not None:
             done = replies.popleft()
             size += done.size
             frame_bytes += done.frame_bytes
-            buffers += ready
+            is_stored = is_stored or done.is_stored
+            parts += ready
         if frame_bytes:
             self._listener.release(frame_bytes)
-        if buffers and self._transport is not None and not self.is_closed:
-            self._unsent_bytes -= size
-            self._listener.unsent_bytes -= size
-            if self._is_writing_paused:
-                self._note_stuck(size)
-            if size <= JOINED_BYTES_MAX:
-                self._transport.write(b"".join(buffers))
-            else:
-                self._transport.writelines(buffers)
+        if size <= JOINED_BYTES_MAX and not is_stored and not self._outgoing and not self._is_writing_paused:
+            if parts and not self.is_closed:
+                self._write(cast(list[Buffer], parts), size)
+        else:
+            self._outgoing += parts
+            self._pump()
         if self._is_reading_paused:
             self._update_reading()
+
+    def _pump(self) -> None:
+        """Give the transport what the socket takes; the rest when it has room again."""
+        parts = self._outgoing
+        try:
+            while parts and not self._is_writing_paused and not self.is_closed and self._loading is None:
+                part = parts[0]
+                if isinstance(part, LogSlice):
+                    self._send_some(part)
+                    if part.is_done:
+                        parts.popleft()
+                else:
+                    self._write_plain()
+        except NotCached as miss:
+            assert isinstance(part, LogSlice)
+            self._loading = asyncio.get_running_loop().create_task(self._load(part, miss))
+        except (SliceGone, OSError) as error:
+            # The size of the reply is sent already. The client asks again, and is then told what there is.
+            # Not now: the transport may be in the midst of telling us that it has room.
+            asyncio.get_running_loop().call_soon(self.close, f"a reply could not be sent to its end: {error}")
+
+    def _send_some(self, part: LogSlice) -> None:
+        """What the socket takes from the file; then a piece for the transport, which tells when there is room again."""
+        assert self._transport is not None
+        has_socket = self._descriptor != NO_DESCRIPTOR and page_cache.can_tell()
+        if has_socket and not self._transport.get_write_buffer_size():
+            part.send(self._descriptor)
+            if part.is_done:
+                return
+        self._transport.write(part.next_piece())
+
+    def _write_plain(self) -> None:
+        """All that need not be read first, up to the next that does."""
+        plain, size = [], 0
+        while self._outgoing and isinstance(part := self._outgoing[0], bytes | bytearray | memoryview):
+            plain.append(part)
+            size += len(part)
+            self._outgoing.popleft()
+        self._write(plain, size)
+
+    def _write(self, buffers: list[Buffer], size: int) -> None:
+        assert self._transport is not None
+        self._unsent_bytes -= size
+        self._listener.unsent_bytes -= size
+        if size <= JOINED_BYTES_MAX:
+            self._transport.write(b"".join(buffers))
+        else:
+            self._transport.writelines(buffers)
+
+    async def _load(self, part: LogSlice, miss: NotCached) -> None:
+        await part.load(miss)
+        self._loading = None
+        self._pump()
+        self._update_reading()
 
     def _update_reading(self) -> None:
         """Read on, or no more; what has been read comes first."""
@@ -329,6 +414,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         is_full = (
             self._is_writing_paused
+            or bool(self._outgoing)
             or self.is_held
             or self._unmuting is not None
             or len(self._replies) >= REQUESTS_OPEN_MAX

@@ -38,6 +38,12 @@ class SimFile:
             return None
         return bytes(self._inode.content[position : position + size])
 
+    def is_cached(self, position: int, size: int) -> bool:
+        return self._disk().random.random() >= CACHE_MISS_RATE
+
+    def send(self, descriptor: int, position: int, size: int) -> int:
+        raise AssertionError(f"{self.path}: the connections of a simulation have no sockets")
+
     def truncate(self, size: int) -> None:
         self._disk().truncate(self._inode, self.path, size)
 

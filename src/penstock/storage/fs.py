@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from penstock.storage import page_cache
 from penstock.storage.disk_threads import DiskThreads
 
 Buffer = bytes | bytearray | memoryview
@@ -29,6 +30,12 @@ class File(Protocol):
 
     def read_cached(self, position: int, size: int) -> Buffer | None:
         """Like `read`, but None instead of waiting for the disk."""
+
+    def is_cached(self, position: int, size: int) -> bool:
+        """Whether all of it is known to be in memory."""
+
+    def send(self, descriptor: int, position: int, size: int) -> int:
+        """How many of these bytes a socket takes now. Waits for the disk unless they are cached."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -109,6 +116,15 @@ class PosixFile:
         if count < size and position + count < self.size():
             return None  # Only a part was in the cache.
         return memoryview(buffer)[:count]
+
+    def is_cached(self, position: int, size: int) -> bool:
+        return page_cache.is_cached(self._fd, position, size)
+
+    def send(self, descriptor: int, position: int, size: int) -> int:
+        try:
+            return os.sendfile(descriptor, self._fd, position, size)
+        except BlockingIOError:
+            return 0
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)

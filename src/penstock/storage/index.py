@@ -38,6 +38,11 @@ class OffsetIndex:
         found = last_where(len(self), lambda number: self.entry(number)[0] <= relative_offset)
         return self.entry(found) if found >= 0 else None
 
+    def entry_at(self, position: int) -> tuple[int, int] | None:
+        """The entry of the last indexed batch that starts at `position` or before it."""
+        found = last_where(len(self), lambda number: self.entry(number)[1] <= position)
+        return self.entry(found) if found >= 0 else None
+
     def truncate(self, position: int) -> None:
         """Keep only entries of batches that start below `position`."""
         kept = last_where(len(self), lambda number: self.entry(number)[1] < position) + 1

@@ -24,6 +24,7 @@ from penstock.storage.disk_read import at_start
 from penstock.storage.format import DELETED_SUFFIX, OFFSET_ENTRY
 from penstock.storage.fs import Buffer, File, FileSystem
 from penstock.storage.limits import SegmentLimits
+from penstock.storage.log_slice import LogSlice
 from penstock.storage.scan import header_problem, whole_batches
 from penstock.storage.segment import Segment
 from penstock.storage.txn_index import AbortedTxn
@@ -31,6 +32,7 @@ from penstock.wire.batch import HEADER_BYTES, BatchHeader, read_header
 
 log = get_logger(__name__)
 
+SLICE_BYTES_MIN = 128 << 10  # Less is read at once: it takes less time than to find out where to stop.
 HINTS_MAX = 128  # Readers that follow the log at the same time; more of them cost an index look-up each.
 
 
@@ -359,13 +361,11 @@ class Log:
         `at_least_one` gives the first batch even when it is larger than `bytes_max`. Refused when the bytes there are
         no batch; whether records are sound is for the consumer's checksum to say.
         """
-        if start >= end:
+        if start >= end or (bytes_max < HEADER_BYTES and not at_least_one):
             return b""
-        segment, position = self._hints.get(start) or self._locate(start)
-        while position >= segment.size:
-            if segment is self.active:
-                return b""
-            segment, position = self.segments[self.segments.index(segment) + 1], 0
+        segment, position = self._find(start)
+        if position == segment.size:
+            return b""
         data = segment.read(position, max(HEADER_BYTES, min(bytes_max, segment.size - position)))
         count, next_offset = whole_batches(data, end) if bytes_max >= HEADER_BYTES else (0, -1)
         if count == 0:
@@ -377,11 +377,36 @@ class Log:
                 count, next_offset = whole_batches(data, end)
             if count == 0:
                 raise Refused(ErrorCode.corrupt_message, f"{segment.path()} is damaged at byte {position}")
+        self._note_read(next_offset, segment, position + count)
+        return data if count == len(data) else memoryview(data)[:count]
+
+    def slice(self, start: Offset, bytes_max: int, end: Offset) -> LogSlice | None:
+        """The same batches as of `read`, perhaps a few less, to be read later; None when they are too few for that."""
+        if start >= end or bytes_max < SLICE_BYTES_MIN:
+            return None
+        segment, position = self._find(start)
+        if segment.size - position < SLICE_BYTES_MIN:
+            return None
+        found = segment.batch_before(position + bytes_max)
+        if found is None or found[0] - position < SLICE_BYTES_MIN or found[1].base_offset > end:
+            return None
+        stop, header = found
+        self._note_read(header.base_offset, segment, stop)
+        return LogSlice(segment, position, stop - position)
+
+    def _find(self, offset: Offset) -> tuple[Segment, int]:
+        """Where the batch with `offset` starts, or the first one behind it; at the log's end when there is none."""
+        segment, position = self._hints.get(offset) or self._locate(offset)
+        while position >= segment.size and segment is not self.active:
+            segment, position = self.segments[self.segments.index(segment) + 1], 0
+        return segment, position
+
+    def _note_read(self, next_offset: int, segment: Segment, position: int) -> None:
+        """A reader has got all below `next_offset`, whose batch starts at `position`: it will ask for that one."""
         if len(self._hints) >= HINTS_MAX:
             self._hints.clear()
-        self._hints[next_offset] = (segment, position + count)
+        self._hints[next_offset] = (segment, position)
         self.read_end = Offset(next_offset)
-        return data if count == len(data) else memoryview(data)[:count]
 
     def _locate(self, offset: Offset) -> tuple[Segment, int]:
         number = max(bisect_right(self._bases, offset) - 1, 0)

@@ -26,7 +26,7 @@ from penstock.storage.format import (
 from penstock.storage.fs import Buffer, File, FileSystem
 from penstock.storage.index import BadIndex, OffsetIndex, TimeIndex
 from penstock.storage.limits import SegmentLimits
-from penstock.storage.scan import BadBatch, Read, scan_batches, scan_headers
+from penstock.storage.scan import BadBatch, Read, header_problem, scan_batches, scan_headers
 from penstock.storage.segment_indexes import SegmentIndexes
 from penstock.storage.txn_index import AbortedTxn, TxnIndex
 from penstock.wire.batch import HEADER_BYTES, BatchHeader, read_header
@@ -73,6 +73,7 @@ class Segment:
         self.directory = directory
         self.is_active = False
         self.is_dirty = False  # Holds bytes that no sync has covered.
+        self.changes = 0  # How often readable bytes were taken away: who reads in pieces must not go on then.
         self._fs = fs
         self._limits = limits
         self._suffix = suffix  # After the usual names; for a segment that is being made and not yet in use.
@@ -99,6 +100,8 @@ class Segment:
         return file
 
     def close(self) -> None:
+        """For good: its name may be that of another file from now on."""
+        self.changes += 1
         self._limits.forget(self)
         if self._file is not None:
             self._file.close()
@@ -214,6 +217,7 @@ class Segment:
     def cut(self, position: int, next_offset: Offset) -> None:
         """Take off what begins at `position`, where the batch with `next_offset` starts, and be the active segment."""
         indexes = self.indexes  # Now: once the bytes are gone, those in the files look damaged.
+        self.changes += 1
         self.file.truncate(position)
         self.is_dirty = self.is_active = True
         self.size = position
@@ -400,6 +404,24 @@ class Segment:
         if data is None:
             raise NotCached(self.file, position, size)
         return data
+
+    async def load(self, miss: NotCached) -> None:
+        """Have the missing bytes read into the cache."""
+        await self._fs.run(miss.load)
+
+    def batch_before(self, position: int) -> tuple[int, BatchHeader] | None:
+        """The last indexed batch that starts at `position` or before it; None when there is none, or it is not there.
+
+        NotCached as `read`.
+        """
+        entry = self.indexes.offsets.entry_at(position)
+        if entry is None:
+            return None
+        last_offset, start = entry
+        header = read_header(self.read(start, HEADER_BYTES))
+        if header_problem(header, self.base_offset) is not None or header.last_offset - self.base_offset != last_offset:
+            return None
+        return start, header
 
     def locate(self, offset: int) -> int:
         """Position of the first batch whose last offset is `offset` or more; `size` when there is none."""

@@ -8,7 +8,7 @@ throttle i32, v7: error i16, session i32,
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from penstock.wire.varint import write_uvarint
@@ -31,13 +31,19 @@ _ABORTED = struct.Struct(">qq")
 _EPOCH_END = struct.Struct(">iq")
 
 
+class StoredRecords(Protocol):
+    """Records that are read only when they are sent (storage/log_slice.py)."""
+
+    def __len__(self) -> int: ...
+
+
 class FetchedPartition(NamedTuple):
     partition: int
     error: int
     high_watermark: int
     last_stable_offset: int
     log_start: int
-    records: Buffer
+    records: Buffer | StoredRecords
     # (producer id, first offset) of each, for who reads committed data only; None for all others.
     aborted: Sequence[tuple[int, int]] | None
     diverging: tuple[int, int] | None = None  # For a follower: an epoch and where it ends here, its log does not.
@@ -50,10 +56,10 @@ def pack_fetch_response(
     session_id: int,
     topics: list[tuple[str | UUID, list[FetchedPartition]]],
     throttle_ms: int = 0,
-) -> list[Buffer]:
-    """The response body as buffers to send one after another."""
+) -> list[Buffer | StoredRecords]:
+    """The response body, in parts to send one after another."""
     flexible = version >= FLEXIBLE_VERSION
-    buffers: list[Buffer] = []
+    buffers: list[Buffer | StoredRecords] = []
     out = bytearray(_INT32.pack(throttle_ms))
     if version >= SESSION_VERSION:
         out += _SESSION.pack(error, session_id)
