@@ -516,3 +516,20 @@ def test_a_reply_waits_for_the_disk_where_the_cache_has_holes(tmp_path: Path, mo
 
     monkeypatch.setattr(page_cache, "is_cached", is_cached)
     run(scenario, tmp_path)
+
+
+def test_nothing_is_sent_to_a_descriptor_that_may_be_another_connection_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: RunningBroker) -> None:
+        await _slow_reader(broker, replies=8)
+        connection = next(each for each in broker.listener._connections if each._outgoing)
+        connection._transport.abort()  # As it does by itself when the peer is gone; we are told later.
+        sent: list[int] = []
+        monkeypatch.setattr(LogSlice, "send", lambda part, descriptor: sent.append(descriptor))
+        connection.resume_writing()
+        assert not connection.is_closed
+        assert sent == []
+        await until(lambda: connection not in broker.listener._connections)
+
+    run(scenario, tmp_path)

@@ -377,6 +377,8 @@ class Connection(asyncio.BufferedProtocol):
     def _send_some(self, part: LogSlice) -> None:
         """What the socket takes from the file; then a piece for the transport, which tells when there is room again."""
         assert self._transport is not None
+        if self._transport.is_closing():
+            raise SliceGone("the connection is lost")  # Its descriptor may be another connection's by now.
         has_socket = self._descriptor != NO_DESCRIPTOR and page_cache.can_tell()
         if has_socket and not self._transport.get_write_buffer_size():
             part.send(self._descriptor)
