@@ -23,9 +23,9 @@ class SlowFileSystem(FailingFileSystem):
         return function()
 
 
-def committer(fs):
+def committer():
     failures = []
-    return GroupCommit(fs=fs, on_failure=lambda log, error: failures.append((log, error))), failures
+    return GroupCommit(on_failure=lambda log, error: failures.append((log, error))), failures
 
 
 async def settle():
@@ -36,7 +36,7 @@ async def settle():
 def test_appends_gather_while_a_sync_is_under_way(tmp_path):
     async def scenario():
         fs = SlowFileSystem()
-        commit, _ = committer(fs)
+        commit, _ = committer()
         log = opened(fs, str(tmp_path))
         ends = []
         log.on_synced = lambda: ends.append(log.synced_end)
@@ -62,7 +62,7 @@ def test_appends_gather_while_a_sync_is_under_way(tmp_path):
 def test_an_append_made_when_told_of_a_sync_starts_no_second_sync_beside_it(tmp_path):
     async def scenario():
         fs = SlowFileSystem()
-        commit, _ = committer(fs)
+        commit, _ = committer()
         log = opened(fs, str(tmp_path))
         ends = []
 
@@ -88,7 +88,7 @@ def test_an_append_made_when_told_of_a_sync_starts_no_second_sync_beside_it(tmp_
 def test_logs_do_not_wait_for_each_other(tmp_path):
     async def scenario():
         fs = SlowFileSystem()
-        commit, _ = committer(fs)
+        commit, _ = committer()
         logs = [opened(fs, f"{tmp_path}/{number}") for number in range(2)]
         for log in logs:
             append(log)
@@ -108,7 +108,7 @@ def test_logs_do_not_wait_for_each_other(tmp_path):
 def test_a_busy_log_does_not_keep_another_from_finishing(tmp_path):
     async def scenario():
         fs = FailingFileSystem()
-        commit, _ = committer(fs)
+        commit, _ = committer()
         busy, idle = opened(fs, f"{tmp_path}/busy"), opened(fs, f"{tmp_path}/idle")
 
         def again():
@@ -131,7 +131,7 @@ def test_a_busy_log_does_not_keep_another_from_finishing(tmp_path):
 def test_after_a_failed_sync_nothing_is_synced_or_acked_again(tmp_path, operation, suffix):
     async def scenario():
         fs = FailingFileSystem()
-        commit, failures = committer(fs)
+        commit, failures = committer()
         log = opened(fs, str(tmp_path))
         acked = []
         log.on_synced = lambda: acked.append(log.synced_end)
@@ -156,7 +156,7 @@ def test_after_a_failed_sync_nothing_is_synced_or_acked_again(tmp_path, operatio
 def test_a_sync_that_ends_after_the_log_has_failed_acks_nothing(tmp_path):
     async def scenario():
         fs = SlowFileSystem()
-        commit, failures = committer(fs)
+        commit, failures = committer()
         log = opened(fs, str(tmp_path))
         acked = []
         log.on_synced = lambda: acked.append(log.synced_end)

@@ -41,6 +41,7 @@ from penstock.server.txn_markers import TxnMarkers
 from penstock.server.txn_verification import TxnVerification
 from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import FileSystem, PosixFileSystem
+from penstock.storage.kernel_syncs import KernelSyncs
 from penstock.storage.log_manager import LogManager
 
 log = get_logger(__name__)
@@ -263,10 +264,10 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[int], None]) -> None:
         loop.add_signal_handler(number, stopping.set)
     # No Mersenne twister: the member and session ids that clients are given would tell what the broker's secret is.
     clock, random = SystemClock(), SystemRandom()
-    with DiskThreads(count_max=DISK_THREADS) as threads:
+    with DiskThreads(count_max=DISK_THREADS) as threads, KernelSyncs() as syncs:
         broker = Broker(
             config=config,
-            fs=PosixFileSystem(threads),
+            fs=PosixFileSystem(threads, syncs),
             clock=clock,
             network=SocketNetwork(),
             store=_store(config, clock, random),

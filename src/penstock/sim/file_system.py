@@ -10,7 +10,7 @@ from typing import TypeVar
 from penstock.sim.disk import TOTAL_BYTES, SimDisk
 from penstock.sim.inode import Inode
 from penstock.sim.process import Killed
-from penstock.storage.fs import Buffer
+from penstock.storage.fs import Buffer, File
 
 T = TypeVar("T")
 
@@ -117,6 +117,9 @@ class SimFileSystem:
     def free_bytes(self, path: str) -> tuple[int, int]:
         disk = self.disk()
         return disk.capacity_bytes or TOTAL_BYTES, disk.free_bytes()
+
+    async def sync(self, file: File) -> None:
+        await self.run(file.sync)
 
     async def run(self, function: Callable[[], T]) -> T:
         # Like a thread, the work goes on when the waiting task is cancelled; only a crash stops it.

@@ -1,7 +1,8 @@
 """The file system port: what the log needs of a disk, and the real disk behind it.
 
-Reads and writes meet the page cache and run on the event loop; what waits for the disk (`sync`, reads that miss the
-cache, directory walks) goes through `run`. Simulation replaces both classes with a disk that loses what was not synced.
+Reads and writes meet the page cache and run on the event loop. What waits for the disk goes through `FileSystem.sync`
+and `run`: syncs, reads that miss the cache, directory walks. Simulation replaces both classes with a disk that loses
+what was not synced.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from penstock.storage import page_cache
 from penstock.storage.disk_threads import DiskThreads
+from penstock.storage.kernel_syncs import KernelSyncs
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -77,6 +79,9 @@ class FileSystem(Protocol):
     def free_bytes(self, path: str) -> tuple[int, int]:
         """(total, usable) bytes of the volume that holds `path`."""
 
+    async def sync(self, file: File) -> None:
+        """Return when everything written to the file is on disk, without keeping the event loop waiting."""
+
     async def run(self, function: Callable[[], T]) -> T:
         """Run blocking work away from the event loop. The function must not touch broker state."""
 
@@ -85,6 +90,10 @@ class PosixFile:
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self._fd = descriptor
+
+    @property
+    def descriptor(self) -> int:
+        return self._fd
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         rest = -os.writev(self._fd, buffers)
@@ -140,8 +149,10 @@ class PosixFile:
 
 
 class PosixFileSystem:
-    def __init__(self, threads: DiskThreads | None = None) -> None:
+    def __init__(self, threads: DiskThreads | None = None, syncs: KernelSyncs | None = None) -> None:
+        """`syncs`: who syncs single files without a thread, where that can be had."""
         self._threads = threads
+        self._syncs = syncs
 
     def open(self, path: str, *, create: bool = False) -> PosixFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -187,6 +198,12 @@ class PosixFileSystem:
     def free_bytes(self, path: str) -> tuple[int, int]:
         stat = os.statvfs(path)
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+    async def sync(self, file: File) -> None:
+        done = None
+        if self._syncs is not None and isinstance(file, PosixFile):
+            done = self._syncs.begin(file.descriptor)
+        await (done if done is not None else self.run(file.sync))
 
     async def run(self, function: Callable[[], T]) -> T:
         if self._threads is None:

@@ -7,15 +7,13 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.base.logging import get_logger
-from penstock.storage.fs import FileSystem
 from penstock.storage.log import Log
 
 log = get_logger(__name__)
 
 
 class GroupCommit:
-    def __init__(self, *, fs: FileSystem, on_failure: Callable[[Log, OSError], None]) -> None:
-        self._fs = fs
+    def __init__(self, *, on_failure: Callable[[Log, OSError], None]) -> None:
         self._on_failure = on_failure
         self._tasks: dict[Log, asyncio.Task[None]] = {}
 
@@ -36,7 +34,7 @@ class GroupCommit:
         while True:
             flush = partition_log.begin_flush()
             try:
-                await self._fs.run(flush.run)
+                await flush.carry_out()
             except OSError as error:
                 partition_log.on_flush_failed()
                 if not partition_log.is_deleted:  # Its directory has moved away, and no one waits for it any more.

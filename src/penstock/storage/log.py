@@ -37,7 +37,7 @@ HINTS_MAX = 128  # Readers that follow the log at the same time; more of them co
 
 
 class Flush(NamedTuple):
-    """What one sync covers. `run` waits for the disk: call it away from the event loop."""
+    """What one sync covers."""
 
     end: Offset
     segments: list[tuple[Segment, int]]  # With the size that the sync covers.
@@ -46,7 +46,14 @@ class Flush(NamedTuple):
     directories: list[str]
     fs: FileSystem
 
+    async def carry_out(self) -> None:
+        if len(self.files) == 1 and not self.side_files and not self.directories:
+            await self.fs.sync(self.files[0])
+        else:
+            await self.fs.run(self.run)
+
     def run(self) -> None:
+        """Waits for the disk."""
         # What the records lean on comes first: their leader epoch is on disk before they are (KIP-101).
         try:
             for file in self.side_files:

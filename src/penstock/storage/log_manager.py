@@ -67,7 +67,7 @@ class LogManager:
         self.last_stable_offset_of: Callable[[TopicPartition], Offset] = lambda tp: self.high_watermark_of(tp)
         # Of partitions with other replicas, to be found again after a restart.
         self.replicated_high_watermarks: Callable[[], dict[TopicPartition, Offset]] = dict
-        self.commit = GroupCommit(fs=fs, on_failure=self._on_sync_failed)
+        self.commit = GroupCommit(on_failure=self._on_sync_failed)
         self._fs = fs
         self._clock = clock
         self._retention_interval_s = config.log_retention_check_interval_ms / 1000
