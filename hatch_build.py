@@ -5,6 +5,7 @@ tracebacks show them.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,15 @@ setup(name="penstock", packages=[], ext_modules=mypycify([*options, *sys.argv[1:
       script_args=["--quiet", "build_ext", "--inplace"])
 """
 
+_CONSTANT = re.compile(r"^(_?[A-Z][A-Z0-9_]+)(?:: ([^=\n]+))? = (?!TypeVar)", re.MULTILINE)
+_FIRST = re.compile(r"^(?=import |from |_?[A-Z][A-Z0-9_]+: Final)", re.MULTILINE)
+
+
+def _with_final_constants(source: str) -> str:
+    """To the compiler a constant is then a number or a pointer; else it is looked up by its name each time."""
+    final = _CONSTANT.sub(lambda found: f"{found[1]}: Final{f'[{found[2]}]' if found[2] else ''} = ", source)
+    return source if final == source else _FIRST.sub("from typing import Final; ", final, count=1)
+
 
 class CustomBuildHook(BuildHookInterface):
     @property
@@ -53,6 +63,8 @@ class CustomBuildHook(BuildHookInterface):
         place = self._place
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(Path(self.root, "src"), place, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in place.rglob("*.py"):
+            path.write_text(_with_final_constants(path.read_text()))
         files = [f"penstock/{name}.py" for name in MODULES]
         subprocess.run([sys.executable, "-c", _SETUP, *files], cwd=place, check=True)
         # Not in build/, where the compiler leaves a copy of each.
