@@ -19,6 +19,8 @@ SCHEMA = (
     " headers ARRAY<STRUCT<key: STRING, value: BINARY>>, day DATE"
 )
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers", "day"]
+# Of files on this machine: to read their parts by threads of their own is for stores that are far away.
+READING = {"parquet.hadoop.vectored.io.enabled": "false"}
 # In UTC, whatever the session's time zone: it is the day in the folder's name.
 DAY = "date_from_unix_date(CAST(floor(unix_millis(timestamp) / 86400000) AS INT)) AS day"
 
@@ -70,7 +72,7 @@ def _history(spark: Any, store: LakeStore, found: Snapshot) -> Any:
     paths = [f"file://{store.root / each.path}" for each in found.files]
     if not paths:
         return spark.createDataFrame([], SCHEMA)
-    reader = spark.read.schema(SCHEMA).option("basePath", f"file://{store.root}")
+    reader = spark.read.schema(SCHEMA).option("basePath", f"file://{store.root}").options(**READING)
     return reader.parquet(*paths).select(*COLUMNS)
 
 
