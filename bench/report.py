@@ -44,7 +44,7 @@ def print_table(console: Console, rounds: Rounds, ceiling: Ceiling, own: str, pe
                 _median(theirs),
                 _ratio(figure, ours, theirs),
                 _shares(figure, ceiling, ours, theirs),
-                f"{_spread(ours):.1f}x, {_spread(theirs):.1f}x",
+                f"{_spread(ours)}, {_spread(theirs)}",
             )
     console.print(table)
 
@@ -56,8 +56,8 @@ def print_comparison(console: Console, rounds: Rounds, own: str, peer: str) -> N
         table.add_section()
         for order, (figure, values) in enumerate(figures.items()):
             ours, theirs = values.get(own, []), values.get(peer, [])
-            spread = f"{_spread(ours):.1f}x, {_spread(theirs):.1f}x"
-            cells = _median(ours), _median(theirs), _ratio(figure, ours, theirs), spread
+            spreads = f"{_spread(ours)}, {_spread(theirs)}"
+            cells = _median(ours), _median(theirs), _ratio(figure, ours, theirs), spreads
             table.add_row("" if order else workload, figure, *cells)
     console.print(table)
 
@@ -70,8 +70,8 @@ def print_peers(console: Console, peers: PeerRounds, own: str) -> None:
         for figure, values in figures.items():
             ours = values.get(own, [])
             cells = [_beside(figure, ours, values.get(name, [])) for name in others]
-            table.add_row(workload, figure, _median(ours), *cells, f"{max(map(_spread, values.values())):.1f}x")
-    console.print(f"Other protocols, each with its client in Python (in brackets: {own} / peer; spread: the largest)")
+            table.add_row(workload, figure, _median(ours), *cells, ", ".join(map(_spread, values.values())))
+    console.print(f"Other protocols, each with its client in Python (in brackets: {own} / peer)")
     console.print(table)
     for name, text in peers.legend.items():
         console.print(f"{name} {text}", highlight=False)
@@ -159,6 +159,6 @@ def _median(values: list[float]) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _spread(values: list[float]) -> float:
+def _spread(values: list[float]) -> str:
     """The largest by the smallest."""
-    return max(values) / max(1e-9, min(values))
+    return f"{max(values) / min(values):.1f}x" if values and min(values) > 0 else "-"
