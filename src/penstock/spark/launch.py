@@ -15,7 +15,7 @@ CONFIG = {
     "spark.sql.python.filterPushdown.enabled": "true",
     # Rows of a lake that Spark has at hand at a time. Its 4,096 of 1 KB do not stay in a processor's cache.
     "spark.sql.parquet.columnarReaderBatchSize": "512",
-    # Of files for a task, as long as there is work for all processors. With Spark's 128 MB a fifth of the time went into
+    # Of files for a task, while there is work for all processors. With Spark's 128 MB a fifth of the time went into
     # starting tasks, each of which reads the footers anew.
     "spark.sql.files.maxPartitionBytes": "512m",
 }
