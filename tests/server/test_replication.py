@@ -1,6 +1,7 @@
 """Three brokers in this process over real sockets and disks: what is written to one is on all, and outlives one."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from penstock.cluster.image import PartitionState
 from penstock.cluster.store.memory import MemoryStore
 from penstock.partition.partition import Partition
 from penstock.server.api import ApiKey
+from penstock.server.fetch_session import QUIET_S_MAX
 from penstock.wire.codec import Struct
 
 
@@ -110,6 +112,46 @@ def test_what_is_acked_is_on_every_replica_byte_for_byte(tmp_path: Path) -> None
         client.close()
 
     run(tmp_path, scenario)
+
+
+def test_a_busy_partition_does_not_have_all_others_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle, followers = 30, 2
+    looks: Counter[str] = Counter()
+    on_follower_fetch = Partition.on_follower_fetch
+
+    def counted(partition: Partition, *arguments: Any) -> Any:
+        looks[partition.topic_partition.topic] += 1
+        return on_follower_fetch(partition, *arguments)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.create_topic("idle", [[1, 2, 3]] * idle)
+        await cluster.create_topic("t", [[1, 2, 3]])
+        client = await cluster.leader()
+        idler = await cluster.leader("idle")
+        await client.produce("t", b"first")
+        await asyncio.sleep(2 * QUIET_S_MAX)
+        looks.clear()
+        before = idle_states(cluster)
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        while clock() < began_s + 2:  # Twice as long as a follower may be behind.
+            assert (await client.produce("t", b"busy")).error_code == 0
+        times = (clock() - began_s) / QUIET_S_MAX + 2
+        assert looks["idle"] <= idle * followers * times
+        assert looks["t"] > followers * times * 2
+        # They are in sync all the same, and what is written to them is copied at once.
+        for number in range(idle):
+            assert (await idler.produce("idle", b"at last", partitions=(number,))).error_code == 0
+        assert idle_states(cluster) == before
+        assert {len(state.isr) for state in before} == {1 + followers}
+        for other in (client, idler):
+            other.close()
+
+    def idle_states(cluster: Cluster) -> tuple[PartitionState, ...]:
+        return cluster.brokers[1].broker.metadata.image.topics["idle"].partitions
+
+    monkeypatch.setattr(Partition, "on_follower_fetch", counted)
+    run(tmp_path, scenario, replica_lag_time_max_ms=1000)
 
 
 def test_a_leader_that_stops_hands_over_and_comes_back(tmp_path: Path) -> None:

@@ -7,9 +7,13 @@ session leaves out partitions that have nothing new. Pure: `now_s` is passed in.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import ErrorCode, Refused
+from penstock.base.types import Offset
+from penstock.partition.partition import Partition
+from penstock.partition.replica_state import ReplicaState
 from penstock.wire.fetch_request import WantedPartition
 
 NO_SESSION = 0
@@ -21,10 +25,31 @@ PARTITIONS_MAX = 250_000  # In all sessions together: 100 MB, and 250 for each o
 EVICT_AFTER_S = 120.0  # Kafka's: a session used within the last two minutes is not evicted for a new one.
 
 
+# How long a follower may have nothing to do with a partition before it is looked at all the same: how far a follower is
+# behind is counted from when it was last seen to have all, and a tenth of the shortest lag that makes sense is nothing.
+QUIET_S_MAX = 0.25
+
+
+class Quiet(NamedTuple):
+    """A partition that its follower has all of, and knows all of: there is nothing to say until it is written to.
+
+    A broker follows thousands of partitions, of which few are busy at a time, and fetches from all of them at once.
+    """
+
+    partition: Partition
+    leading: ReplicaState
+    log_end: Offset
+    until_s: float
+
+    def holds(self, now_s: float) -> bool:
+        return now_s < self.until_s and self.partition.leading is self.leading and self.leading.log_end == self.log_end
+
+
 @dataclass(slots=True)
 class SessionPartition:
     wanted: WantedPartition
     sent: tuple[int, int, int] | None = None  # High watermark, last stable offset and log start in the last reply.
+    quiet: Quiet | None = None  # For a follower.
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +70,7 @@ class FetchSession:
             if known is None:
                 self.partitions[key] = SessionPartition(item)
             else:
-                known.wanted = item
+                known.wanted, known.quiet = item, None
 
     def on_sent(self, key: tuple[str | UUID, int], offsets: tuple[int, int, int], has_records: bool) -> None:
         """Note what a reply told of a partition."""

@@ -30,7 +30,15 @@ from penstock.server.api import ApiKey, RequestHeader, raw_handler
 from penstock.server.authentication import BrokerIdentity
 from penstock.server.connection import Reply
 from penstock.server.context import Context
-from penstock.server.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession
+from penstock.server.fetch_session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    QUIET_S_MAX,
+    FetchSession,
+    Quiet,
+    SessionPartition,
+)
 from penstock.storage.fs import Buffer
 from penstock.storage.log_slice import LogSlice
 from penstock.storage.segment import NotCached
@@ -52,6 +60,7 @@ REPLY_MEMORY_BYTES_MAX = 4 << 20
 REPLY_REST_BYTES = 64 << 10  # With less room than that a reply is full: most of what is read for it would not fit.
 READ_COMMITTED = 1
 NO_ABORTED: Sequence[tuple[int, int]] = ()
+NOTHING_NEW = FetchedPartition(-1, 0, NO_OFFSET, NO_OFFSET, NO_OFFSET, b"", None)  # Of a quiet partition: left out.
 
 _background: set[asyncio.Task[None]] = set()  # Disk reads under way; the loop alone holds tasks weakly.
 
@@ -140,6 +149,7 @@ class _Fetch:
         "_is_incremental",
         "_is_loading",
         "_is_refused",
+        "_known",
         "_min_bytes",
         "_missing_bytes",
         "_partitions",
@@ -170,6 +180,9 @@ class _Fetch:
         self._reply = reply
         self._follower = _follower(context, header, request)
         self._is_refused = request.replica_id >= 0 and self._follower is None
+        self._known: list[SessionPartition] | None = None  # Of a follower's session, in the order of `_wanted`.
+        if session is not None and self._is_incremental and self._follower is not None:
+            self._known = list(session.partitions.values())
         self._rack = request.rack if context.config.replica_selector_class == RACK_AWARE_SELECTOR else ""
         self._read_committed = request.isolation_level == READ_COMMITTED
         self._bytes_max = max(0, min(request.max_bytes, context.config.fetch_max_bytes, REPLY_BYTES_MAX))
@@ -264,8 +277,18 @@ class _Fetch:
         has_error = has_records = False
         self._partitions = []
         self._throttled_bytes = 0
-        for item in self._wanted:
-            result = self._read(item, bytes_left, at_least_one=not has_records)
+        known: SessionPartition | None = None
+        now_s = self._context.clock.monotonic() if self._known is not None else 0.0
+        for number, item in enumerate(self._wanted):
+            if self._known is not None:
+                known = self._known[number]
+                quiet = known.quiet
+                if quiet is not None and known.wanted is item and quiet.holds(now_s):
+                    self._partitions.append(quiet.partition)
+                    results.append(NOTHING_NEW)
+                    continue
+                known.quiet = None
+            result = self._read(item, bytes_left, at_least_one=not has_records, known=known)
             has_records = has_records or bool(result.records)
             bytes_left -= len(result.records)
             if not isinstance(result.records, LogSlice):
@@ -278,7 +301,9 @@ class _Fetch:
                 self._header.habits.fetched_last = (item.topic, item.partition)
         return results, has_error
 
-    def _read(self, item: WantedPartition, bytes_left: int, *, at_least_one: bool) -> FetchedPartition:
+    def _read(
+        self, item: WantedPartition, bytes_left: int, *, at_least_one: bool, known: SessionPartition | None
+    ) -> FetchedPartition:
         log_start, diverging, is_withheld = NO_OFFSET, None, False
         aborted = NO_ABORTED if self._read_committed else None
         records: Buffer | LogSlice
@@ -307,9 +332,7 @@ class _Fetch:
             return self._nothing(item, refused.code, log_start)
         except OSError:
             return self._nothing(item, ErrorCode.kafka_storage_error)
-        if not is_withheld:
-            self._partitions.append(partition)
-        return FetchedPartition(
+        result = FetchedPartition(
             item.partition,
             0,
             partition.high_watermark,
@@ -319,6 +342,26 @@ class _Fetch:
             aborted,
             diverging,
         )
+        if not is_withheld:
+            self._partitions.append(partition)
+            if known is not None and known.wanted is item:
+                known.quiet = self._quiet(partition, known, result)
+        return result
+
+    def _quiet(self, partition: Partition, known: SessionPartition, result: FetchedPartition) -> Quiet | None:
+        """What to know a partition by that a follower has all of, and has been told all of."""
+        leading, log_end = partition.leading, Offset(known.wanted.fetch_offset)
+        told = (result.high_watermark, result.last_stable_offset, result.log_start)
+        assert self._follower is not None
+        if (
+            leading is None
+            or not leading.log_end == log_end == result.high_watermark
+            or result.diverging is not None
+            or known.sent != told
+            or self._follower.node_id not in leading.isr  # It may be about to join, and is watched.
+        ):
+            return None
+        return Quiet(partition, leading, log_end, self._context.clock.monotonic() + QUIET_S_MAX)
 
     def _read_for_follower(
         self, partition: Partition, offset: Offset, bytes_max: int, at_least_one: bool
@@ -383,6 +426,8 @@ class _Fetch:
                 return
         topics: list[tuple[str | UUID, list[FetchedPartition]]] = []
         for item, result in zip(self._wanted, results, strict=True):
+            if result is NOTHING_NEW:
+                continue
             if session is not None:
                 key = (item.topic, item.partition)
                 offsets = (result.high_watermark, result.last_stable_offset, result.log_start)
