@@ -17,12 +17,15 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 # What every Produce and Fetch goes through. Beyond these there is little to gain, and each takes seconds to compile.
 MODULES = (
     "base/timers",
-    "wire/batch", "wire/fetch", "wire/fetch_request", "wire/framing", "wire/produce", "wire/record_walk", "wire/varint",
-    "storage/group_commit", "storage/index", "storage/log", "storage/log_slice", "storage/segment",
-    "partition/batch_check", "partition/fetcher", "partition/manager", "partition/partition",
+    "wire/batch", "wire/fetch", "wire/fetch_request", "wire/fields", "wire/framing",
+    "wire/produce", "wire/record_walk", "wire/varint",
+    "storage/group_commit", "storage/index", "storage/log", "storage/log_slice", "storage/scan", "storage/segment",
+    "storage/segment_indexes",
+    "partition/batch_check", "partition/fetcher", "partition/leader_epochs", "partition/manager", "partition/partition",
     "partition/producer_files", "partition/producer_state", "partition/replica_state", "partition/transactions",
     "partition/waiters",
-    "server/connection", "server/dispatch", "server/listener", "server/handlers/fetch", "server/handlers/produce",
+    "server/connection", "server/dispatch", "server/fetch_session", "server/listener", "server/peer",
+    "server/handlers/fetch", "server/handlers/produce",
 )  # fmt: skip
 
 # Types are checked by `make check`, with all libraries at hand; here they are only used.

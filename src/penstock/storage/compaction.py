@@ -81,7 +81,7 @@ class Compaction:
                 elif header.last_offset >= self._first_dirty and not cleaning.is_aborted(header):
                     if not self._latest.has_room(header.records_count):
                         return
-                    self._latest.put(keys_of(header, found.view, self._decompressed_bytes_max))
+                    self._latest.put(keys_of(header, memoryview(found.view), self._decompressed_bytes_max))
                 self._note_producer(header)
                 self.end = max(self.end, Offset(header.next_offset))
                 yield _cost(found)
@@ -140,7 +140,7 @@ class Compaction:
         # The last batch of a pass stays too: the log must not seem to end earlier than it did.
         is_last_of_producer = self._last_of_producer.get(header.producer_id, (-1, 0))[0] == header.last_offset
         keep_empty = is_last_of_producer or header.next_offset == self.end
-        batch = filtered(header, found.view, rules, keep_empty=keep_empty, is_hollow=is_hollow)
+        batch = filtered(header, memoryview(found.view), rules, keep_empty=keep_empty, is_hollow=is_hollow)
         if batch is not None:
             max_timestamp = read_header(batch).max_timestamp
             segment.append(batch, header.last_offset, max_timestamp, self._config.index_interval_bytes)

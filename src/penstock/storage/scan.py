@@ -40,7 +40,7 @@ class BadBatch(Exception):
 class FoundBatch(NamedTuple):
     position: int
     header: BatchHeader
-    view: memoryview  # The whole batch.
+    view: Buffer  # The whole batch.
 
 
 def whole_batches(view: Buffer, offset_end: int) -> tuple[int, int]:
