@@ -15,7 +15,6 @@ from bench import report
 from bench.ceiling import Ceiling
 from bench.clusters import BrokerCluster, KafkaCluster, PenstockCluster
 from bench.java_load import JavaLoad
-from bench.run import LOAD_WARM_UPS
 from bench.workloads import FULL, QUICK, WORKLOADS, measure, warm_up
 from penstock.base.build import full_version
 
@@ -47,7 +46,7 @@ def main() -> None:
         for number in range(options.rounds):
             for kind in kinds if number % 2 == 0 else kinds[::-1]:
                 with kind(place) as cluster:
-                    for _ in range(LOAD_WARM_UPS if number == 0 else 1):
+                    for _ in range(scale.warm_ups if number == 0 else 1):
                         warm_up(cluster, load, scale)
                     for order, workload in enumerate(workloads):
                         figures = measure(workload, cluster, load, scale, order)

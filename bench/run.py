@@ -12,7 +12,6 @@ from bench.server import Server
 from bench.workloads import Figures, Scale, Workload, measure, start, warm_up
 
 START_AND_MEMORY = "start and memory"
-LOAD_WARM_UPS = 2  # With one, the first broker was read from half as fast in the first round as in the second.
 
 
 class Run:
@@ -26,7 +25,7 @@ class Run:
     def warm_up_load(self, load: JavaLoad) -> None:
         """Have the load generator compiled before anyone is measured: whoever came first would pay for it."""
         with Penstock(self.place) as broker:
-            for _ in range(LOAD_WARM_UPS):
+            for _ in range(self._scale.warm_ups):
                 warm_up(broker, load, self._scale)
 
     def compare_with_kafka(self, workloads: list[Workload], load: JavaLoad, number: int) -> None:

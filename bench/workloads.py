@@ -27,11 +27,12 @@ class Scale(NamedTuple):
     megabytes: int
     seconds: float
     reads: int  # Of the same records, for a median: one takes a fifth of a second, and a collection a tenth.
+    warm_ups: int  # Of the load generator. With two, what was read grew by half from the first round to the third.
     partitions: tuple[int, ...]  # Steps at which the cost of a record is measured.
 
 
-FULL = Scale(megabytes=300, seconds=5.0, reads=5, partitions=(1, 10, 100, 1_000))
-QUICK = Scale(megabytes=80, seconds=1.5, reads=1, partitions=(1, 100))  # Kafka may take a minute for 1,000.
+FULL = Scale(megabytes=300, seconds=5.0, reads=5, warm_ups=4, partitions=(1, 10, 100, 1_000))
+QUICK = Scale(megabytes=80, seconds=1.5, reads=1, warm_ups=1, partitions=(1, 100))  # Kafka may take a minute for 1,000.
 
 
 class Stage(NamedTuple):
@@ -216,12 +217,13 @@ def _waiting(workload: Workload, stage: Stage) -> Figures:
 
 def warm_up(broker: Broker, load: JavaLoad, scale: Scale) -> None:
     """Give all JVMs, Kafka's and the load's, the time to compile what they are about to be measured with."""
-    count = scale.megabytes * 1000 // 4
+    megabytes = scale.megabytes / 4
     with broker.topic("warm-up") as topic:
-        for codec in ("none", "lz4", "zstd"):
-            load.produce(broker.bootstrap, topic, count=count, record_bytes=1000, compression_type=codec)
+        for codec, record_bytes in (("none", 1000), ("none", 100), ("lz4", 1000), ("zstd", 1000)):
+            count = int(megabytes * 1_000_000 / record_bytes)
+            load.produce(broker.bootstrap, topic, count=count, record_bytes=record_bytes, compression_type=codec)
             for _ in range(scale.reads):
-                load.consume(broker.bootstrap, topic, count=count, record_bytes=1000)
+                load.consume(broker.bootstrap, topic, count=count, record_bytes=record_bytes)
         load.small_requests(broker.bootstrap, topic, 50, scale.seconds)
         load.at_rate(broker.bootstrap, topic, 1_000, scale.seconds / 2)
 
