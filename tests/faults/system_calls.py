@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-_LINE = re.compile(r"^(?:\d+ +)?(\d+\.\d+) .*\(INJECTED\)")
+_LINE = re.compile(r"^(?:\d+ +)?(\d+\.\d+) (?!.*ENOSYS).*\(INJECTED\)")
 
 
 def require_strace() -> None:
@@ -35,10 +35,15 @@ def require_strace() -> None:
         pytest.skip(f"NOT TESTED: failing system calls. strace may not trace here: {done.stderr.strip()[-300:]}")
 
 
-def injecting(output: Path, calls: str, effect: str, *, paths: Sequence[Path] = ()) -> list[str]:
-    """The command to put before the broker's: `effect` on `calls`, on all files or on those of `paths` only."""
+def injecting(output: Path, calls: str, effect: str, *, paths: Sequence[Path] = (), absent: str = "") -> list[str]:
+    """The command to put before the broker's: `effect` on `calls`, on all files or on those of `paths` only.
+
+    `absent`: calls that the system shall not have.
+    """
     command = ["strace", "-f", "--seccomp-bpf", "-qq", "-ttt", "-o", str(output)]
-    command += ["-e", f"trace={calls}", "-e", f"inject={calls}:{effect}"]
+    command += ["-e", f"trace={calls},{absent}" if absent else f"trace={calls}", "-e", f"inject={calls}:{effect}"]
+    if absent:
+        command += ["-e", f"inject={absent}:error=ENOSYS"]
     for path in paths:
         command += ["-P", str(path)]
     return command

@@ -22,6 +22,7 @@ VerifyLog = Callable[[Path], None]
 STORAGE_ERROR = KafkaError.KAFKA_STORAGE_ERROR
 SLOW_SYNC_S = 1.0
 RECORDS = 30
+KERNEL_SYNCS = "io_setup"  # Without it threads sync, by calls that strace can see; tests/storage has the other way.
 IN_FLIGHT_S = 2.0  # From the broker's decision to the producer's callback, on a busy machine.
 
 
@@ -32,7 +33,9 @@ def test_record_is_neither_acked_nor_shown_before_it_is_synced(new_broker: NewBr
         synced = create_topic(broker.bootstrap, "synced")[0]
         assert produce_one(broker.bootstrap, synced, b"before") is None
         broker.stop()
-        broker.wrapper = injecting(tmp_path / "strace", "fdatasync", f"delay_enter={SLOW_SYNC_S * 1e6:.0f}")
+        broker.wrapper = injecting(
+            tmp_path / "strace", "fdatasync", f"delay_enter={SLOW_SYNC_S * 1e6:.0f}", absent=KERNEL_SYNCS
+        )
         broker.start()
         settings = {"linger.ms": 0, "max.in.flight": 50, "message.timeout.ms": 60_000}
         producer = Producer({**PRODUCER, "bootstrap.servers": broker.bootstrap, **settings})
@@ -78,7 +81,9 @@ def test_reliability_rule_17_no_ack_ever_comes_after_a_failed_sync(
         places = create_topic(broker.bootstrap, "synced", 3)
         places += create_topic(broker.bootstrap, "small-segments", 1, segment_bytes="262144")
         broker.stop()
-        broker.wrapper = injecting(trace, "fdatasync", f"error=EIO:when={'40' if times == 'once' else '40+'}")
+        broker.wrapper = injecting(
+            trace, "fdatasync", f"error=EIO:when={'40' if times == 'once' else '40+'}", absent=KERNEL_SYNCS
+        )
         broker.start()
         load = Load(broker.bootstrap, ledger, places, producers=("a", "b"), value_bytes=1000, queued_max=1000)
         with load.running():

@@ -9,9 +9,10 @@ import pytest
 from penstock.storage import kernel_syncs
 from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import PosixFile, PosixFileSystem
+from penstock.storage.group_commit import GroupCommit
 from penstock.storage.kernel_syncs import IN_FLIGHT_MAX, KernelSyncs
 
-from .support import run, until
+from .support import append, flush, opened, run, until
 
 Scenario = Callable[[KernelSyncs], Awaitable[None]]
 
@@ -76,6 +77,36 @@ def test_what_goes_wrong_is_told_to_who_waits(tmp_path: Path, monkeypatch: pytes
         assert caught.value.errno == errno.EIO
 
     monkeypatch.setattr(kernel_syncs._Queue, "events", failed)
+    with_syncs(scenario)
+
+
+def test_a_log_commits_what_the_kernel_has_synced_and_fails_when_it_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [0, -errno.EIO]
+    events = kernel_syncs._Queue.events
+
+    def answers(queue: kernel_syncs._Queue) -> bytes:
+        found = list(kernel_syncs._EVENT.iter_unpack(events(queue)))
+        return b"".join(kernel_syncs._EVENT.pack(number, 0, results.pop(0), 0) for number, *_ in found)
+
+    async def scenario(syncs: KernelSyncs) -> None:
+        failures: list[OSError] = []
+        commit = GroupCommit(on_failure=lambda _, error: failures.append(error))
+        log = opened(PosixFileSystem(None, syncs), str(tmp_path))
+        append(log)
+        flush(log)  # A new log has folders to sync as well, which is a thread's work.
+        for end in (2, 2):
+            append(log)
+            begun = log.log_end
+            commit.request(log)
+            assert log.synced_end < begun
+            await commit.finish()
+            assert log.synced_end == end
+        assert [error.errno for error in failures] == [errno.EIO]
+        assert results == []
+
+    monkeypatch.setattr(kernel_syncs._Queue, "events", answers)
     with_syncs(scenario)
 
 
