@@ -41,10 +41,9 @@ check: .venv/spark.stamp ## Lint, types and layering.
 	$(BIN)/lint-imports --no-cache
 
 bench: export PYTHONPATH := $(COMPILED)
-bench: .venv/bench.stamp .venv/spark.stamp .cache/compiled.stamp ## Measure Penstock beside its peers, and Spark on it. QUICK=1: five minutes.
+bench: .venv/bench.stamp .venv/spark.stamp .cache/compiled.stamp ## Measure Penstock beside its peers, and Spark on it. QUICK=1: the peers alone, three minutes.
 	QUICK=$(QUICK) $(BIN)/python -m bench
-	QUICK=$(QUICK) $(BIN)/python -m bench.spark
-	$(if $(QUICK),,$(BIN)/python -m bench.groups && $(BIN)/python -m bench.cluster)
+	$(if $(QUICK),,$(BIN)/python -m bench.spark && $(BIN)/python -m bench.groups && $(BIN)/python -m bench.cluster)
 
 mutations: .venv/spark.stamp ## Put known bugs into a copy of the source: the tests must find each.
 	$(BIN)/python scripts/mutations.py
