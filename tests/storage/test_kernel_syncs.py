@@ -145,6 +145,17 @@ def test_what_cannot_be_synced_so_is_left_to_threads() -> None:
     with_syncs(scenario)
 
 
+def test_too_many_open_files_are_no_failure_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def scenario(syncs: KernelSyncs) -> None:
+        assert syncs.begin(written(tmp_path / "file").descriptor) is None
+
+    monkeypatch.setattr(os, "eventfd", refused)
+    with_syncs(scenario)
+
+
 def test_nothing_is_left_open(tmp_path: Path) -> None:
     async def scenario(syncs: KernelSyncs) -> None:
         assert syncs.begin(file.descriptor) is not None  # Nobody waits for it.
