@@ -84,17 +84,17 @@ class KernelSyncs:
         if self._is_unavailable:
             return False
         try:
-            event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            queue = _Queue()  # First: only Linux has eventfds.
             try:
-                self._queue = _Queue()
-            except (OSError, ImportError):
-                os.close(event_fd)
+                self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            except OSError:
+                queue.close()
                 raise
         except (OSError, ImportError) as error:  # Not the disk's failure: nobody may take it for one.
             self._is_unavailable = True
             log.debug("threads sync files: the kernel does not do it by itself", reason=error)
             return False
-        self._event_fd = event_fd
+        self._queue = queue
         asyncio.get_running_loop().add_reader(self._event_fd, self._on_done)
         return True
 
