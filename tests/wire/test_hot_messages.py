@@ -50,8 +50,8 @@ def test_produce_requests_read_as_the_codec_wrote_them(
     assert found == [(name, index, records and bytes(records)) for index, records in partitions] * 2
 
 
-def produce_frame(version: int, records: bytes | None, **fields: object) -> bytearray:
-    topic = Struct(**topic_fields(version), partition_data=[Struct(index=7, records=records)])
+def produce_frame(version: int, records: bytes | None, partition: int = 7, **fields: object) -> bytearray:
+    topic = Struct(**topic_fields(version), partition_data=[Struct(index=partition, records=records)])
     data = bytearray(b"head")
     message = Struct(**{"transactional_id": None, "acks": -1, "timeout_ms": 1500, **fields}, topic_data=[topic])
     codec.request_writer(ApiKey.PRODUCE, version)(data, message)
@@ -59,12 +59,12 @@ def produce_frame(version: int, records: bytes | None, **fields: object) -> byte
 
 
 @pytest.mark.parametrize("version", range(9, 14))
-@given(first=st.binary(max_size=300), second=st.binary(max_size=20_000))
-def test_a_produce_request_is_known_by_its_start(version: int, first: bytes, second: bytes) -> None:
+@given(first=st.binary(max_size=300), second=st.binary(max_size=20_000), partition=st.integers(-(2**31), 2**31 - 1))
+def test_a_produce_request_is_known_by_its_start(version: int, first: bytes, second: bytes, partition: int) -> None:
     frame = memoryview(produce_frame(version, first))
     start = produce_start(frame, 4, version, read_produce_request(frame, 4, version))
     assert start is not None
-    frame = memoryview(produce_frame(version, second))
+    frame = memoryview(produce_frame(version, second, partition))
     assert start.read(frame, 4) == read_produce_request(frame, 4, version)
     other = memoryview(produce_frame(version, second, acks=1))
     assert start.read(other, 4) is None

@@ -57,24 +57,25 @@ class PartitionResult(NamedTuple):
 
 
 class ProduceStart(NamedTuple):
-    """All of a request for one partition but its records: producers send the same again and again."""
+    """What a request for one partition of a topic begins with: producers send the same again and again."""
 
-    data: bytes  # Up to the records' length.
+    data: bytes  # Up to the partition's number.
     request: ProduceRequest  # Without the records.
 
     def read(self, frame: memoryview, position: int) -> ProduceRequest | None:
-        """The request at `position`, if only its records are others; None when it must be read as any other."""
-        start = position + len(self.data)
-        if bytes(frame[position:start]) != self.data:
+        """The request at `position`, if it begins so and is complete; None when it must be read as any other."""
+        number_at = position + len(self.data)
+        if bytes(frame[position:number_at]) != self.data:
             return None
         try:
-            length, start = read_uvarint(frame, start)
-        except InvalidVarint:
+            (partition,) = _INT32.unpack_from(frame, number_at)
+            length, start = read_uvarint(frame, number_at + _INT32.size)
+        except (struct.error, InvalidVarint):
             return None
         end = start + length - 1
         if length == 0 or bytes(frame[end:]) != NO_TAGS:
             return None
-        transactional_id, acks, timeout_ms, ((topic, partition, _),), length_at = self.request
+        transactional_id, acks, timeout_ms, ((topic, _, _),), length_at = self.request
         produced = ProducedPartition(topic, partition, frame[start:end])
         return ProduceRequest(transactional_id, acks, timeout_ms, [produced], length_at)
 
@@ -86,7 +87,7 @@ def produce_start(frame: memoryview, position: int, version: int, request: Produ
     if request.length_at - position > START_BYTES_MAX:
         return None
     (item,) = request.partitions
-    start = ProduceStart(bytes(frame[position : request.length_at]), request)
+    start = ProduceStart(bytes(frame[position : request.length_at - _INT32.size]), request)
     # Not when it has tags, or no records.
     if start.read(frame, position) != request:
         return None
