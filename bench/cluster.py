@@ -28,6 +28,8 @@ NAMES = (
     "50 producers, fsync before every answer",
 )
 
+WARM_UPS = 2  # Of each cluster: Kafka's share the work of one broker among three JVMs.
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
@@ -42,12 +44,13 @@ def main() -> None:
         place = Path(directory)
         ceiling = Ceiling.measure(place)
         console.print(f"Penstock {full_version()}", highlight=False)
+        with PenstockCluster(place) as cluster:
+            warm_up(cluster, load, scale, times=scale.warm_ups)
         kinds: list[type[BrokerCluster]] = [PenstockCluster, KafkaCluster]
         for number in range(options.rounds):
             for kind in kinds if number % 2 == 0 else kinds[::-1]:
                 with kind(place) as cluster:
-                    for _ in range(scale.warm_ups if number == 0 else 1):
-                        warm_up(cluster, load, scale)
+                    warm_up(cluster, load, scale, times=WARM_UPS)
                     for order, workload in enumerate(workloads):
                         figures = measure(workload, cluster, load, scale, order)
                         values = ", ".join(f"{name} {value:.3g}" for name, value in figures.items())

@@ -25,8 +25,7 @@ class Run:
     def warm_up_load(self, load: JavaLoad) -> None:
         """Have the load generator compiled before anyone is measured: whoever came first would pay for it."""
         with Penstock(self.place) as broker:
-            for _ in range(self._scale.warm_ups):
-                warm_up(broker, load, self._scale)
+            warm_up(broker, load, self._scale, times=self._scale.warm_ups)
 
     def compare_with_kafka(self, workloads: list[Workload], load: JavaLoad, number: int) -> None:
         kinds: list[type[Broker]] = [Penstock, Kafka] if number % 2 == 0 else [Kafka, Penstock]

@@ -215,8 +215,13 @@ def _waiting(workload: Workload, stage: Stage) -> Figures:
     }
 
 
-def warm_up(broker: Broker, load: JavaLoad, scale: Scale) -> None:
+def warm_up(broker: Broker, load: JavaLoad, scale: Scale, times: int = 1) -> None:
     """Give all JVMs, Kafka's and the load's, the time to compile what they are about to be measured with."""
+    for _ in range(times):
+        _warm_up_once(broker, load, scale)
+
+
+def _warm_up_once(broker: Broker, load: JavaLoad, scale: Scale) -> None:
     megabytes = scale.megabytes / 4
     with broker.topic("warm-up") as topic:
         for codec, record_bytes in (("none", 1000), ("none", 100), ("lz4", 1000), ("zstd", 1000)):
