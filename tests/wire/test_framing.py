@@ -13,13 +13,12 @@ LIMIT = 1 << 20
 
 
 def receive(reader: FrameReader, data: bytes) -> list[bytes]:
-    """What asyncio does: fill the buffer that the reader offers, as far as it goes."""
+    """What asyncio does: fill the buffer that the reader offers, as far as it goes, and hold it until the next one."""
     frames = []
     while data:
         buffer = reader.get_buffer()
         count = min(len(buffer), len(data))
         buffer[:count] = data[:count]
-        del buffer
         frames += [bytes(frame) for frame in reader.received(count)]
         data = data[count:]
     return frames

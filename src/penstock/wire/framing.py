@@ -57,12 +57,14 @@ class FrameReader:
         if self._buffer is None:
             return self._shared
         if self._filled == len(self._buffer):
-            self._grow(self._buffer)
+            self._buffer = self._grown(self._buffer)
         return memoryview(self._buffer)[self._filled :]
 
-    def _grow(self, buffer: bytearray) -> None:
-        size = min(self._frame_bytes, self._filled * FRAME_GROWTH)
-        buffer.extend(bytes(size - len(buffer)))
+    def _grown(self, buffer: bytearray) -> bytearray:
+        """A copy, as extending it would be in most cases: whoever received into it may hold it still."""
+        grown = bytearray(min(self._frame_bytes, self._filled * FRAME_GROWTH))
+        grown[: len(buffer)] = buffer
+        return grown
 
     def received(self, count: int) -> list[memoryview]:
         """Whole frames, in order and writable; BadSize when a size is out of bounds."""
