@@ -326,6 +326,9 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.unsent_bytes += reply.size
         if self._replies[0] is not reply or self._is_flush_due:
             return
+        if len(self._replies) == 1:
+            self._flush()
+            return
         # Replies that get ready together leave together: a send costs more than making the reply.
         self._is_flush_due = True
         asyncio.get_running_loop().call_soon(self._flush)
