@@ -81,7 +81,7 @@ class BrokerCluster:
         """`advertised` gives, for a broker and its port, the address that everybody is sent to."""
         self.zookeeper = zookeeper
         self.hosts = hosts
-        self._disks = disks or {}
+        self.disks = disks or {}
         self._proxies = proxies
         self.brokers: list[Broker] = []
         for node_id in range(1, BROKERS + 1):
@@ -100,8 +100,8 @@ class BrokerCluster:
                 "wrapper": [*self.hosts.wrapper(node_id), *ENDS_WITH_US],
             }
             listen_host = {"listen_host": self.hosts.hub_address(node_id)}
-        if node_id in self._disks:
-            options["data"] = self._disks[node_id].path
+        if node_id in self.disks:
+            options["data"] = self.disks[node_id].path
         links = [self._proxies.open_proxy(node.port, **listen_host) for node in self.zookeeper.nodes]
         host = self.hosts.hub_address(node_id) if self.hosts is not None else "127.0.0.1"
         connect = ",".join(f"{host}:{link.port}" for link in links) + "/penstock"
@@ -145,7 +145,7 @@ class BrokerCluster:
         """Kill these brokers, or all, and let their disks lose what was not synced."""
         cut = self.brokers if brokers is None else brokers
         self._kill(cut)
-        return Loss.sum(self._disks[broker.node_id].cut_power() for broker in cut)
+        return Loss.sum(self.disks[broker.node_id].cut_power() for broker in cut)
 
     # Links to ZooKeeper
 

@@ -45,10 +45,20 @@ class LossyDisk:
 
     def cut_power(self) -> Loss:
         """Lose what was not synced. Whoever writes to the disk must be dead."""
+        return Loss(**self._ask("cut"))
+
+    def fail_syncs(self) -> None:
+        """Answer every sync with EIO from now on."""
+        self._ask("fail")
+
+    def mend_syncs(self) -> None:
+        self._ask("mend")
+
+    def _ask(self, command: str) -> Any:
         assert self._process.stdin is not None
-        self._process.stdin.write("cut\n")
+        self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
-        return Loss(**_answer(self._process))
+        return _answer(self._process)
 
 
 @contextmanager

@@ -3,8 +3,8 @@
     python lossy_mount.py <mount point> <seed>
 
 What is written stays in memory until the file is synced, and a name until its directory is (`penstock.sim.disk` says
-what a power cut leaves). A line "cut" on standard input cuts the power; the answer says what was lost. Ends when
-standard input does.
+what a power cut leaves). A line "cut" on standard input cuts the power; the answer says what was lost. After "fail"
+every sync fails, until "mend". Ends when standard input does.
 """
 
 import errno
@@ -41,6 +41,7 @@ class LossyFiles(mfusepy.Operations):
     def __init__(self, seed: int) -> None:
         self._disk = SimDisk(random=Random(seed), clock=SystemClock())
         self._lock = threading.Lock()
+        self.do_syncs_fail = False
         self._hidden: dict[str, Inode] = {}  # Of these the disk knows no name; whoever has one open goes on with it.
 
     def init(self, path: str) -> None:
@@ -179,7 +180,7 @@ class LossyFiles(mfusepy.Operations):
             begun, crashes = self._disk.stamp, self._disk.crashes
         time.sleep(SYNC_S)
         with self._lock:
-            if self._disk.crashes != crashes:
+            if self._disk.crashes != crashes or self.do_syncs_fail:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             self._disk.run(begun, sync)
 
@@ -201,8 +202,12 @@ def _say(answer: dict[str, Any]) -> None:
 
 def _obey(files: LossyFiles) -> None:
     for line in sys.stdin:
-        assert line == "cut\n", line
-        _say(files.power_cut())
+        command = line.strip()
+        if command == "cut":
+            _say(files.power_cut())
+        else:
+            files.do_syncs_fail = {"fail": True, "mend": False}[command]
+            _say({})
     os._exit(0)
 
 

@@ -96,6 +96,28 @@ def test_r4_power_is_cut_on_all_brokers_at_once(lossy_cluster: BrokerCluster, hi
     assert all(loss.lost_bytes > 0 for loss in losses), "a power cut that lost nothing shows nothing"
 
 
+def test_rule_17_a_leader_whose_syncs_fail_promises_nothing_more(lossy_cluster: BrokerCluster, histories: Path) -> None:
+    """The kernel carries the syncs out, so nobody but the disk can make them fail."""
+    cluster = lossy_cluster
+    with scenario(
+        cluster, "rule 17: the leader's syncs fail, and its power is cut", histories, promise="A, C=0"
+    ) as run:
+        failing = cluster.leader(run.topic)
+        is_by_kernel = "[aio]" in Path(f"/proc/{failing.pid}/maps").read_text()
+        disk = cluster.disks[failing.node_id]
+        disk.fail_syncs()
+        begin = time.monotonic()
+        next_leader = cluster.leader(run.topic, not_=[failing])
+        run.workload.wait_for_acks()
+        taken_over_s = time.monotonic() - begin
+        loss = cluster.cut_power([failing])
+        disk.mend_syncs()
+        failing.start()
+        cluster.wait_until_in_sync(run.topic)
+        run.notes += [str(loss), f"syncs by {'the kernel' if is_by_kernel else 'threads'}"]
+        run.notes.append(f"broker {next_leader.node_id} led after {taken_over_s:.1f} s")
+
+
 def test_r5_the_one_whose_power_was_cut_is_first_to_lead(
     lossy_cluster: BrokerCluster, histories: Path, seed: int
 ) -> None:
