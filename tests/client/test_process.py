@@ -250,10 +250,21 @@ def test_closing_the_connection_ends_the_loop_and_leaves_nothing_half_done(
     own.close()
     thread.join(TIMEOUT_S)
     assert not thread.is_alive()
-    connection.publish(source, "99")
+    ends = {b"98", b"99"}  # One for each partition: nobody knows which of them comes first.
+    for partition, end in enumerate(sorted(ends)):
+        connection.publish(source, end, partition=partition)
     with connection.process(source, group="copy") as rest:
         for message in rest:
             copy(rest, penstock_topic, message)
-            if message.value == b"99":
+            ends.discard(message.value or b"")
+            if not ends:
                 break
-    assert sorted(values(connection, penstock_topic, 4)) == [0, 1, 2, 99]
+    assert sorted(values(connection, penstock_topic, 5)) == [0, 1, 2, 98, 99]
+
+
+def test_a_loop_ends_that_another_thread_closes_at_its_end(connection: Connection, source: str) -> None:
+    fill(connection, source, 1)
+    step = connection.process(source, group="copy", batch_seconds=60)
+    next(step)
+    step.close()
+    assert step.finish()

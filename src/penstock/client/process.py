@@ -136,12 +136,14 @@ class Step(Subscription):
                 return super().__next__()
             except StopIteration:
                 # The end: of what is undone now, the messages come again.
-                if self.is_closed or self.finish():
+                if self.finish():
                     raise
 
     def finish(self) -> bool:
-        """Whether all messages so far are done; else they come again."""
+        """Whether there is nothing left to do: all messages so far are done, or it is closed. Else they come again."""
         with self._lock:
+            if self.is_closed:  # By another thread, which has aborted what was not done.
+                return True
             self._in_hand_is_done()
             return self._commit_or_rewind()
 
