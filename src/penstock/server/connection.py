@@ -327,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._replies[0] is not reply or self._is_flush_due:
             return
         if len(self._replies) == 1:
-            self._flush()
+            self._flush()  # Nothing could leave together with it.
             return
         # Replies that get ready together leave together: a send costs more than making the reply.
         self._is_flush_due = True
