@@ -266,8 +266,14 @@ async def until(condition: Callable[[], bool], what: str = "") -> None:
         await asyncio.sleep(0.001)
 
 
-def run(scenario: Callable[..., Awaitable[None]], *arguments: Any, **settings: Any) -> None:
-    asyncio.run(_run(scenario, *arguments, **settings))
+def run(
+    scenario: Callable[..., Awaitable[None]],
+    *arguments: Any,
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    **settings: Any,
+) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_run(scenario, *arguments, **settings))
 
 
 async def _run(scenario: Callable[..., Awaitable[None]], directory: Path, **settings: Any) -> None:

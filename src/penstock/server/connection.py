@@ -7,6 +7,7 @@ One read can bring thousands of small requests for large replies: those for whos
 
 import asyncio
 import math
+import os
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -145,6 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0  # Of replies that are ready, and not given to the transport.
         self._transport: asyncio.Transport | None = None
         self._descriptor = NO_DESCRIPTOR  # Of the socket, if it is a real one.
+        self._room_descriptor = NO_DESCRIPTOR  # Of the same, while we wait for room in it.
         self._is_writing_paused = False
         self._is_reading_paused = False
         self._is_flush_due = False
@@ -186,6 +188,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
+        self._stop_waiting_for_room()
         if self._unmuting is not None:
             self._unmuting.cancel()
         self._note_stuck(-self._stuck_bytes)
@@ -378,16 +381,33 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self.close, f"a reply could not be sent to its end: {error}")
 
     def _send_some(self, part: LogSlice) -> None:
-        """What the socket takes from the file; then a piece for the transport, which tells when there is room again."""
+        """What the socket takes from the file; where there is none, a piece for the transport."""
         assert self._transport is not None
         if self._transport.is_closing():
             raise SliceGone("the connection is lost")  # Its descriptor may be another connection's by now.
         has_socket = self._descriptor != NO_DESCRIPTOR and page_cache.can_tell()
         if has_socket and not self._transport.get_write_buffer_size():
             part.send(self._descriptor)
-            if part.is_done:
-                return
-        self._transport.write(part.next_piece())
+            if not part.is_done:
+                self._wait_for_room()
+        else:
+            self._transport.write(part.next_piece())
+
+    def _wait_for_room(self) -> None:
+        """Go on once the socket has room. Its own descriptor is the transport's to watch, so it gets a second one."""
+        self._room_descriptor = os.dup(self._descriptor)
+        self._is_writing_paused = True
+        asyncio.get_running_loop().add_writer(self._room_descriptor, self._on_room)
+
+    def _on_room(self) -> None:
+        self._stop_waiting_for_room()
+        self.resume_writing()
+
+    def _stop_waiting_for_room(self) -> None:
+        if self._room_descriptor != NO_DESCRIPTOR:
+            asyncio.get_running_loop().remove_writer(self._room_descriptor)
+            os.close(self._room_descriptor)
+            self._room_descriptor = NO_DESCRIPTOR
 
     def _write_plain(self) -> None:
         """All that need not be read first, up to the next that does."""
