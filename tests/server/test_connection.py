@@ -1,6 +1,7 @@
 """Connections: order of replies, what happens to requests when either side leaves, and that nothing stays behind."""
 
 import asyncio
+import socket
 import struct
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from in_process_broker import (
 from penstock.server import connection as connection_module
 from penstock.server import handlers
 from penstock.server.api import APIS, ApiKey
-from penstock.server.connection import REQUESTS_OPEN_MAX, Connection
+from penstock.server.connection import REQUESTS_OPEN_MAX, SYSTEM_DECIDES, Connection
 
 handlers.register_all()
 
@@ -274,3 +275,18 @@ def test_a_client_that_says_it_sends_no_more_is_not_an_error(tmp_path: Path) -> 
         assert await client.is_closed_by_broker()
 
     run(scenario, tmp_path)
+
+
+@pytest.mark.parametrize(("asked", "granted"), [(64 << 10, {128 << 10}), (SYSTEM_DECIDES, None)])
+def test_a_socket_holds_as_much_of_replies_as_is_set(tmp_path: Path, asked: int, granted: set[int] | None) -> None:
+    def held(connected: Any) -> int:
+        size: int = connected.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        return size
+
+    async def scenario(broker: RunningBroker) -> None:
+        client = await broker.connect()
+        await client.ask(ApiKey.API_VERSIONS, 0)
+        (connection,) = broker.listener._connections
+        assert held(connection._transport) in (granted or {held(client._writer)})
+
+    run(scenario, tmp_path, socket_send_buffer_bytes=asked)

@@ -38,7 +38,6 @@ _IGNORED = {
     "broker.id.generation.enable": "ids are given by node.id alone",
     "socket.listen.backlog.size": _SOCKET,
     "socket.receive.buffer.bytes": _SOCKET,
-    "socket.send.buffer.bytes": _SOCKET,
 }
 
 _IGNORED_PREFIXES = {

@@ -30,6 +30,7 @@ class ConnectionListener:
         self.budget_used = 0  # Bytes of the requests that are being worked on.
         self.budget_max = config.queued_max_request_bytes
         self.unsent_bytes = 0  # Of replies that are ready, or that their peers do not read.
+        self.send_buffer_bytes = config.socket_send_buffer_bytes
         self.dispatch = dispatcher.dispatch
         self.port = config.port
         self.rates = ConnectionRates(config)
