@@ -21,7 +21,8 @@ from in_process_broker import (
 from penstock.server import connection as connection_module
 from penstock.server import handlers
 from penstock.server.api import APIS, ApiKey
-from penstock.server.connection import REQUESTS_OPEN_MAX, SYSTEM_DECIDES, Connection
+from penstock.server.connection import REQUESTS_OPEN_MAX, Connection
+from penstock.server.network import SYSTEM_DECIDES
 
 handlers.register_all()
 
@@ -277,16 +278,29 @@ def test_a_client_that_says_it_sends_no_more_is_not_an_error(tmp_path: Path) -> 
     run(scenario, tmp_path)
 
 
-@pytest.mark.parametrize(("asked", "granted"), [(64 << 10, {128 << 10}), (SYSTEM_DECIDES, None)])
-def test_a_socket_holds_as_much_of_replies_as_is_set(tmp_path: Path, asked: int, granted: set[int] | None) -> None:
-    def held(connected: Any) -> int:
-        size: int = connected.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        return size
+def _option(connected: Any, level: int, name: int, *size: int) -> Any:
+    return connected.get_extra_info("socket").getsockopt(level, name, *size)
 
+
+@pytest.mark.parametrize(("asked", "granted"), [(64 << 10, 128 << 10), (SYSTEM_DECIDES, None)])
+def test_a_socket_holds_as_much_of_replies_as_is_set(tmp_path: Path, asked: int, granted: int | None) -> None:
     async def scenario(broker: RunningBroker) -> None:
         client = await broker.connect()
         await client.ask(ApiKey.API_VERSIONS, 0)
         (connection,) = broker.listener._connections
-        assert held(connection._transport) in (granted or {held(client._writer)})
+        default = _option(client._writer, socket.SOL_SOCKET, socket.SO_SNDBUF)
+        assert _option(connection._transport, socket.SOL_SOCKET, socket.SO_SNDBUF) == (granted or default)
 
     run(scenario, tmp_path, socket_send_buffer_bytes=asked)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="only Linux lets a socket choose")
+def test_replies_within_one_machine_are_not_paced(tmp_path: Path) -> None:
+    async def scenario(broker: RunningBroker) -> None:
+        client = await broker.connect()
+        await client.ask(ApiKey.API_VERSIONS, 0)
+        (connection,) = broker.listener._connections
+        chosen = _option(connection._transport, socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert chosen.rstrip(b"\0") == b"reno"
+
+    run(scenario, tmp_path)

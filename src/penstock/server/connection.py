@@ -8,7 +8,6 @@ One read can bring thousands of small requests for large replies: those for whos
 import asyncio
 import math
 import os
-import socket
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.base.errors import BadPeer
 from penstock.base.logging import get_logger
 from penstock.server.authentication import Authentication
+from penstock.server.network import tune
 from penstock.storage import page_cache
 from penstock.storage.log_slice import LogSlice, SliceGone
 from penstock.storage.segment import NotCached
@@ -40,7 +40,6 @@ WRITE_BUFFER_BYTES = 4 << 20  # Four fetch replies of the default size; then the
 # once, where with a higher limit uvloop would hold it until the end of the turn, and no file could be sent behind it.
 TRANSPORT_BYTES_MAX = 0
 NO_DESCRIPTOR = -1
-SYSTEM_DECIDES = -1  # How large the socket's buffer is.
 TURN_REQUESTS_MAX = 16  # That one client gets in a turn of the loop, about a millisecond.
 JOINED_BYTES_MAX = 4 << 10  # Replies up to here are copied into one: that costs less than to send several buffers.
 TURN_BYTES = 16 << 10  # Of their replies: the large ones take longer to make.
@@ -178,8 +177,7 @@ class Connection(asyncio.BufferedProtocol):
         connected = transport.get_extra_info("socket")
         if connected is not None:
             self._descriptor = connected.fileno()
-            if self._listener.send_buffer_bytes != SYSTEM_DECIDES:
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._listener.send_buffer_bytes)
+            tune(connected, self._listener.send_buffer_bytes)
         peername = transport.get_extra_info("peername")
         if peername:
             self.ip = peername[0]
