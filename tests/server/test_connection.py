@@ -3,10 +3,12 @@
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from in_process_broker import (
     RunningBroker,
     fetch_fields,
@@ -304,3 +306,19 @@ def test_replies_within_one_machine_are_not_paced(tmp_path: Path) -> None:
         assert chosen.rstrip(b"\0") == b"reno"
 
     run(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_client_that_is_gone_before_it_is_accepted_is_not_an_error(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def scenario(broker: RunningBroker) -> None:
+        for _ in range(10):
+            hasty = socket.create_connection(("127.0.0.1", broker.listener.port))  # The loop waits meanwhile.
+            hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # Reset.
+            hasty.close()
+        client = await broker.connect()
+        await client.ask(ApiKey.API_VERSIONS, 0)
+        await until(lambda: len(broker.listener._connections) == 1)
+
+    run(scenario, tmp_path, new_loop=new_loop)

@@ -48,12 +48,12 @@ class SocketNetwork:
 
 
 def tune(accepted: socket.socket, send_buffer_bytes: int) -> None:
-    """Set up a client's socket for large replies."""
-    if send_buffer_bytes != SYSTEM_DECIDES:
-        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
-    is_local = accepted.getsockname()[0] == accepted.getpeername()[0]
-    if is_local and hasattr(socket, "TCP_CONGESTION"):
-        # Within a machine nothing is congested. BBR, the default on many, spaces out what it sends all the same, and
-        # takes twice as long for a reply of 1 MB. Every Linux has Reno, but an owner may have forbidden it.
-        with suppress(PermissionError):
+    """Set up a client's socket for large replies, if the client is still there."""
+    with suppress(OSError):  # Who is gone already is noticed by the transport.
+        if send_buffer_bytes != SYSTEM_DECIDES:
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+        is_local = accepted.getsockname()[0] == accepted.getpeername()[0]
+        if is_local and hasattr(socket, "TCP_CONGESTION"):
+            # Within a machine nothing is congested. BBR, the default on many, spaces out what it sends all the same,
+            # and takes twice as long for a reply of 1 MB. Every Linux has Reno; its owner may have forbidden it.
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
