@@ -118,7 +118,7 @@ def test_requests_behind_a_bad_one_are_not_begun(tmp_path: Path) -> None:
 
 def test_a_second_reply_is_a_mistake_of_ours() -> None:
     class Listener:
-        receive_buffer, frame_bytes_max, budget_used, unsent_bytes = bytearray(10), 10, 0, 0
+        receive_buffer, frame_bytes_max, budget_used, unsent_bytes = bytearray(32), 10, 0, 0
 
         def release(self, frame_bytes: int) -> None: ...
 

@@ -1,5 +1,6 @@
 """Frames, cut out of whatever pieces the network delivers."""
 
+import ctypes
 import struct
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.errors import BadPeer
-from penstock.wire.framing import FRAME_GROWTH, FRAME_START_BYTES, FrameReader
+from penstock.wire.framing import FRAME_GROWTH, FRAME_START_BYTES, SIZE_BYTES, FrameReader
 
 LIMIT = 1 << 20
 
@@ -65,8 +66,18 @@ def test_a_sender_that_announces_much_and_sends_little_costs_little() -> None:
 def test_frames_can_be_written_to_and_do_not_share_memory() -> None:
     shared = bytearray(64)
     reader = FrameReader(shared, LIMIT)
-    shared[:12] = struct.pack(">i", 2) + b"ab" + struct.pack(">i", 2) + b"cd"
+    reader.get_buffer()[:12] = struct.pack(">i", 2) + b"ab" + struct.pack(">i", 2) + b"cd"
     first, second = reader.received(12)
     first[0] = ord("X")
     shared[:] = bytes(64)
     assert (bytes(first), bytes(second)) == (b"Xb", b"cd")
+
+
+def test_the_first_frame_of_a_read_is_copied_without_a_shift_within_16_bytes() -> None:
+    shared = bytearray(1024)
+    reader = FrameReader(shared, LIMIT)
+    assert (_address(reader.get_buffer()) + SIZE_BYTES - _address(memoryview(shared))) % 16 == 0
+
+
+def _address(view: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))

@@ -14,6 +14,11 @@ FRAME_START_BYTES = 16 * 1024
 FRAME_GROWTH = 8  # A frame's buffer is at most this many times what its sender has paid for.
 SIZE_BYTES = 4
 
+# Where a read begins in the shared buffer, so that the first frame lies at a multiple of 16, as does the copy of it.
+# A large block that is copied by 1 to 15 bytes up, counted within a page, takes AMD's Zen 4 far longer: 50 us instead
+# of 3 for 128 KB.
+READ_START = 12
+
 _SIZE = struct.Struct(">i")
 
 
@@ -31,7 +36,7 @@ class FrameReader:
     __slots__ = ("_begun_count", "_buffer", "_filled", "_frame_bytes", "_frame_bytes_max", "_rest", "_shared")
 
     def __init__(self, shared: bytearray, frame_bytes_max: int) -> None:
-        self._shared = memoryview(shared)
+        self._shared = memoryview(shared)[READ_START:]
         self._frame_bytes_max = frame_bytes_max
         self._rest = b""  # The first bytes of a size, fewer than four.
         self._buffer: bytearray | None = None  # Of the frame that is being received on its own.
