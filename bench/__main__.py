@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from bench.brokers import Kafka, Penstock
 from bench.ceiling import Ceiling
 from bench.growth import GROWTH_WORKLOADS
 from bench.java_load import JavaLoad
+from bench.page_cache import FullPageCache
 from bench.peer_workloads import PEER_WORKLOADS
 from bench.run import Run
 from bench.workloads import FULL, QUICK, WORKLOADS
@@ -43,8 +45,9 @@ def main() -> int:
     except PartMissing as missing:
         console.print(f"[red]Apache Kafka and its tools cannot be had here: {missing}")
         return 1
-    with tempfile.TemporaryDirectory() as directory:
-        run = Run(console, Path(directory), QUICK if options.quick else FULL)
+    with tempfile.TemporaryDirectory() as directory, closing(FullPageCache(Path(directory))) as cache:
+        run = Run(console, Path(directory), cache, QUICK if options.quick else FULL)
+        cache.fill()
         ceiling = Ceiling.measure(run.place)
         console.print(f"This machine's limits: {ceiling}")
         console.print(f"Penstock {full_version()}", highlight=False)

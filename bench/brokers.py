@@ -25,6 +25,10 @@ KAFKA_JVM = (
 # Kafka says that a topic is made before its partitions answer, and refuses raw requests at first. Loaded at once, one
 # of twelve partitions refused its producer for two minutes: out of order sequence numbers, for a reason not looked for.
 SETTLE_S = 0.5
+
+# A consumer that is alone in its group need not wait for others to join; Kafka's own example file says the same. What
+# is deleted goes at once, not a minute later, when something else is measured.
+SETTINGS = "group.initial.rebalance.delay.ms=0\nlog.segment.delete.delay.ms=0\n"
 LED_S_MAX = 60
 SETTLE_LAP_S = 2.0  # Penstock looks every second for what is to be synced.
 SETTLE_LAPS_MAX = 20
@@ -32,8 +36,7 @@ IDLE_SHARE = 0.1  # Of a processor: a JVM with nothing to do takes one or two pe
 
 
 class Broker(Server):
-    # A consumer that is alone in its group need not wait for others to join; Kafka's own example file says the same.
-    settings: ClassVar[str] = "group.initial.rebalance.delay.ms=0\n"
+    settings: ClassVar[str] = SETTINGS
     fsync_config: ClassVar[dict[str, str]]  # Of a topic whose records are synced before they are acknowledged.
     os_config: ClassVar[dict[str, str]]  # Of a topic whose records are left to the operating system.
 
@@ -65,6 +68,7 @@ class Broker(Server):
             yield name
         finally:
             self._admin.delete_topics([name])[name].result(60)
+            time.sleep(SETTLE_S)  # Its files follow.
 
     def settle(self) -> None:
         """Return when it has nothing left to do: files of new partitions are synced in the background."""

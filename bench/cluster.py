@@ -7,6 +7,7 @@ Part of `make bench`. The load generators are those of the single broker.
 
 import argparse
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from bench import report
 from bench.ceiling import Ceiling
 from bench.clusters import BrokerCluster, KafkaCluster, PenstockCluster
 from bench.java_load import JavaLoad
+from bench.page_cache import FullPageCache
 from bench.workloads import FULL, QUICK, WORKLOADS, measure, warm_up
 from penstock.base.build import full_version
 
@@ -40,8 +42,9 @@ def main() -> None:
     scale = QUICK if options.quick else FULL
     workloads = [workload for workload in WORKLOADS if workload.name in NAMES and options.only in workload.name]
     console, rounds, load = Console(width=140), report.new_rounds(), JavaLoad()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, closing(FullPageCache(Path(directory))) as cache:
         place = Path(directory)
+        cache.fill()
         ceiling = Ceiling.measure(place)
         console.print(f"Penstock {full_version()}", highlight=False)
         with PenstockCluster(place) as cluster:
@@ -52,6 +55,7 @@ def main() -> None:
                 with kind(place) as cluster:
                     warm_up(cluster, load, scale, times=WARM_UPS)
                     for order, workload in enumerate(workloads):
+                        cache.fill()
                         figures = measure(workload, cluster, load, scale, order)
                         values = ", ".join(f"{name} {value:.3g}" for name, value in figures.items())
                         console.print(f"  round {number + 1}, {cluster.name}, {workload.name}: {values}")

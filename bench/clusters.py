@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.brokers import KAFKA_JVM, SETTLE_S, Kafka, Penstock
+from bench.brokers import KAFKA_JVM, SETTINGS, SETTLE_S, Kafka, Penstock
 from bench.process import CpuLaps, MeasuredProcess
 from bench.raw_load import answers
 from compat.parts import java
@@ -27,8 +27,6 @@ from ports import HOST, free_port
 BROKERS = 3
 START_S_MAX = 120
 REPLICATED = {"min.insync.replicas": "2"}
-# Three JVMs of a gigabyte each leave the machine's cache to both alike; Kafka's own tests give it less.
-SETTINGS = "group.initial.rebalance.delay.ms=0\n"
 
 
 class BrokerCluster(ABC):
@@ -108,6 +106,7 @@ class BrokerCluster(ABC):
             yield name
         finally:
             self._admin.delete_topics([name])[name].result(60)
+            time.sleep(SETTLE_S)  # Its files follow.
 
 
 class PenstockCluster(BrokerCluster):

@@ -54,7 +54,7 @@ def _costs_us(workload: Workload, stage: Stage, loads: dict[str, Load], partitio
 
 
 def _prebuilt(workload: Workload, stage: Stage) -> Load:
-    requests = workload.count(stage.scale.megabytes / 2) // REQUEST_RECORDS
+    requests = workload.count(stage.scale.megabytes / 6) // REQUEST_RECORDS
 
     def cost_us(topic: str, partitions: int) -> float:
         cpu = stage.broker.cpu_laps()
@@ -74,7 +74,7 @@ def _send_prebuilt(workload: Workload, stage: Stage, topic: str, partitions: int
 
 
 def _client(workload: Workload, stage: Stage, **settings: str) -> Load:
-    count, record_bytes = workload.count(stage.scale.megabytes / 2), workload.record_bytes
+    count, record_bytes = workload.count(stage.scale.megabytes / 6), workload.record_bytes
 
     def cost_us(topic: str, partitions: int) -> float:
         cpu = stage.broker.cpu_laps()
@@ -92,7 +92,7 @@ def _more_connections(workload: Workload, stage: Stage) -> Figures:
 
 
 def _request_cost_us(stage: Stage, frame: bytes, connections: int) -> float:
-    requests = stage.scale.megabytes * 25
+    requests = stage.scale.megabytes * 8
     with ExitStack() as stack:
         clients = [stack.enter_context(closing(RawClient(stage.broker.port))) for _ in range(connections)]
         turns = itertools.cycle(clients)

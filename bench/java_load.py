@@ -3,7 +3,11 @@
 One JVM consumes and one does the rest, against all brokers in turn, so that each broker meets compiled code.
 """
 
+import random
+import string
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from bench.latencies import Latencies
@@ -13,6 +17,7 @@ from compat.parts import java
 END_TO_END_LATENCY = "org.apache.kafka.tools.EndToEndLatency"
 LOAD_JVM = ("-Xmx2g", "-XX:+UseG1GC")
 BYTES_PER_MB = 1_000_000
+PAYLOADS = 10_000  # So many that a batch of 128 KB hardly has one twice, which codecs would make the most of.
 
 
 class RoundTrips(NamedTuple):
@@ -35,8 +40,10 @@ class JavaLoad:
     def __init__(self) -> None:
         self._tools = KafkaTools("", java.program("ToolServer", LOAD_JVM))
         self._consumer = KafkaTools("", java.program("ToolServer", LOAD_JVM))
+        self._payloads = tempfile.TemporaryDirectory(prefix="payloads-")
 
     def close(self) -> None:
+        self._payloads.cleanup()
         self._tools.close()
         self._consumer.close()
 
@@ -57,7 +64,7 @@ class JavaLoad:
         """
         properties = {"bootstrap.servers": bootstrap, "acks": "all"}
         properties |= {name.replace("_", "."): value for name, value in settings.items()}
-        options = ["--topic", topic, "--num-records", str(count), "--record-size", str(record_bytes)]
+        options = ["--topic", topic, "--num-records", str(count), "--payload-file", str(self._payload(record_bytes))]
         options += ["--throughput", str(rate), "--producer-props", *(f"{k}={v}" for k, v in properties.items())]
         if transaction_ms:
             options += ["--transactional-id", f"bench-{topic}", "--transaction-duration-ms", str(transaction_ms)]
@@ -99,6 +106,15 @@ class JavaLoad:
     def at_rate(self, bootstrap: str, topic: str, rate: int, seconds: float) -> Latencies:
         """Records at a steady rate, to a consumer that waits for them."""
         return self._latencies("latency", bootstrap, topic, rate, seconds)
+
+    def _payload(self, record_bytes: int) -> Path:
+        """Records to choose from. Else ProducerPerformance makes up each letter of each record, half of all it does."""
+        path = Path(self._payloads.name, str(record_bytes))
+        if not path.exists():
+            letters = random.Random(record_bytes).choices(string.ascii_uppercase, k=PAYLOADS * record_bytes)
+            lines = ("".join(letters[start : start + record_bytes]) for start in range(0, len(letters), record_bytes))
+            path.write_text("\n".join(lines))
+        return path
 
     def _latencies(self, mode: str, bootstrap: str, topic: str, number: int, seconds: float) -> Latencies:
         out = _output(self._tools, "Load", mode, bootstrap, topic, str(number), str(seconds))

@@ -7,6 +7,7 @@ from rich.console import Console
 from bench import peer_workloads, report
 from bench.brokers import Broker, Kafka, Penstock
 from bench.java_load import JavaLoad
+from bench.page_cache import FullPageCache
 from bench.peer_workloads import PEERS, Peer, PeerWorkload
 from bench.server import Server
 from bench.workloads import Figures, Scale, Workload, measure, start, warm_up
@@ -15,8 +16,9 @@ START_AND_MEMORY = "start and memory"
 
 
 class Run:
-    def __init__(self, console: Console, place: Path, scale: Scale) -> None:
+    def __init__(self, console: Console, place: Path, cache: FullPageCache, scale: Scale) -> None:
         self._console = console
+        self._cache = cache
         self.place = place
         self._scale = scale
         self.rounds = report.new_rounds()
@@ -34,6 +36,7 @@ class Run:
                 self._begin(self.rounds, broker, number)
                 warm_up(broker, load, self._scale)
                 for order, workload in enumerate(workloads):
+                    self._cache.fill()
                     figures = measure(workload, broker, load, self._scale, order)
                     self._note(self.rounds, workload.name, broker, figures, number)
                 _add(self.rounds, START_AND_MEMORY, broker.name, {"peak MB": broker.process.peak_mb})
@@ -56,6 +59,7 @@ class Run:
             self.peers.legend[server.name] = peer.legend(server)
             load = peer.load(server.port)
             for order, workload in enumerate(workloads):
+                self._cache.fill()
                 figures = peer_workloads.measure(workload, server, load, self._scale, order)
                 self._note(rounds, workload.name, server, figures, number)
             _add(rounds, START_AND_MEMORY, server.name, {"peak MB": server.process.peak_mb})
