@@ -16,11 +16,11 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # What every Produce and Fetch goes through. Beyond these there is little to gain, and each takes seconds to compile.
 MODULES = (
-    "base/timers",
+    "base/clock", "base/timers", "base/topic_config",
     "wire/batch", "wire/fetch", "wire/fetch_request", "wire/fields", "wire/framing",
     "wire/produce", "wire/record_walk", "wire/varint",
-    "storage/group_commit", "storage/index", "storage/log", "storage/log_slice", "storage/scan", "storage/segment",
-    "storage/segment_indexes",
+    "storage/fs", "storage/group_commit", "storage/index", "storage/log", "storage/log_slice", "storage/scan",
+    "storage/segment", "storage/segment_indexes",
     "partition/batch_check", "partition/fetcher", "partition/leader_epochs", "partition/manager", "partition/partition",
     "partition/producer_files", "partition/producer_state", "partition/replica_state", "partition/transactions",
     "partition/waiters",

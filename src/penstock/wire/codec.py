@@ -12,7 +12,7 @@ docs/adr/0001.)
 import struct
 import typing
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -28,6 +28,7 @@ TAGS_MAX = 64  # Kafka defines fewer than ten for any message; more is an attack
 # Array elements and tags in one request: ten times the partitions that a large broker has. An element of two bytes
 # becomes an object of 500, and takes 3 µs, so that a frame of the allowed 100 MiB would hold up everybody for minutes.
 ELEMENTS_MAX = 100_000
+UUIDS_MAX = 1024  # Of topics, remembered: to make one anew takes longer than to read the rest of a small request.
 ZERO_UUID = UUID(int=0)
 
 API_VERSIONS_KEY = 18
@@ -322,7 +323,12 @@ def read_uuid(data: Buffer, position: int) -> tuple[UUID, int]:
     raw = bytes(data[position : position + 16])
     if len(raw) < 16:
         raise BadPeer("uuid cut short")
-    return UUID(bytes=raw), position + 16
+    return _uuid(raw), position + 16
+
+
+@lru_cache(UUIDS_MAX)
+def _uuid(raw: bytes) -> UUID:
+    return UUID(bytes=raw)
 
 
 def _bytes_reader(flexible: bool, is_nullable: bool, is_text: bool, name: str) -> Reader:
