@@ -13,8 +13,8 @@ from pathlib import Path
 FREE_BYTES = 256 << 20  # What stays free. Linux itself keeps about as much of 24 GiB.
 READ_BYTES = 8 << 20
 THREADS = 2
+MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
-_MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 _MEMINFO = Path("/proc/meminfo")
 
 
@@ -23,16 +23,17 @@ class FullPageCache:
 
     def __init__(self, directory: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
-        self._file.truncate(2 * _MEMORY_BYTES)  # When it begins anew, what was read of it last time is gone.
+        self._size = 2 * MEMORY_BYTES  # When it is begun anew, what was read of it last time is gone.
+        self._file.truncate(self._size)
         self._lock = threading.Lock()
-        self._position = 0
+        self.read_bytes = 0  # In all.
 
     def close(self) -> None:
         self._file.close()
 
     def fill(self) -> None:
         """Leave next to nothing free. Gives up after a whole memory of it: on a tmpfs, holes take no pages."""
-        stop_at = self._position + _MEMORY_BYTES
+        stop_at = self.read_bytes + MEMORY_BYTES
         threads = [threading.Thread(target=self._read_until, args=[stop_at]) for _ in range(THREADS)]
         for thread in threads:
             thread.start()
@@ -41,13 +42,13 @@ class FullPageCache:
 
     def _read_until(self, stop_at: int) -> None:
         buffer = bytearray(READ_BYTES)
-        while free_bytes() > FREE_BYTES:
+        while True:
             with self._lock:
-                position = self._position
-                self._position += READ_BYTES
-            if position >= stop_at:
-                break
-            os.preadv(self._file.fileno(), [buffer], position % (2 * _MEMORY_BYTES))
+                position = self.read_bytes
+                if position >= stop_at or free_bytes() <= FREE_BYTES:
+                    break
+                self.read_bytes += READ_BYTES
+            os.preadv(self._file.fileno(), [buffer], position % self._size)
 
 
 def free_bytes() -> int:

@@ -29,6 +29,7 @@ from rich.console import Console
 from bench import report
 from bench.brokers import Penstock
 from bench.events import UNIQUE, event
+from bench.page_cache import FullPageCache
 from bench.process import CpuLaps, ProcessTree
 from bench.raw_load import PRODUCE_VERSION, RawClient, _frame
 from compat.parts.cache import PartMissing
@@ -230,7 +231,11 @@ def main() -> int:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    with tempfile.TemporaryDirectory() as name, Penstock(Path(name)) as broker:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        closing(FullPageCache(Path(name))) as cache,
+        Penstock(Path(name)) as broker,
+    ):
         spark = session(master="local[2]", config=config)
         spark.sparkContext.setLogLevel("ERROR")
         comparison = Comparison(spark, broker, Path(name), console)
@@ -238,6 +243,7 @@ def main() -> int:
             comparison.warm_up(record_bytes, WARM_UP_BYTES // part)
         for topic in topics:
             if options.only in topic.name:
+                cache.fill()
                 comparison.measure(topic)
         spark.stop()
     console.print(f"Spark reads a topic of Penstock, {PARTITIONS} partitions, local[2]")
