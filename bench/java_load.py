@@ -108,7 +108,7 @@ class JavaLoad:
         return self._latencies("latency", bootstrap, topic, rate, seconds)
 
     def _payload(self, record_bytes: int) -> Path:
-        """Records to choose from. Else ProducerPerformance makes up each letter of each record, half of all it does."""
+        """Records to choose from: to make up each letter of each takes ProducerPerformance longer than to send it."""
         path = Path(self._payloads.name, str(record_bytes))
         if not path.exists():
             letters = random.Random(record_bytes).choices(string.ascii_uppercase, k=PAYLOADS * record_bytes)
