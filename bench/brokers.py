@@ -68,7 +68,6 @@ class Broker(Server):
             yield name
         finally:
             self._admin.delete_topics([name])[name].result(60)
-            time.sleep(SETTLE_S)  # Its files follow.
 
     def settle(self) -> None:
         """Return when it has nothing left to do: files of new partitions are synced in the background."""

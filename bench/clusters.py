@@ -106,7 +106,6 @@ class BrokerCluster(ABC):
             yield name
         finally:
             self._admin.delete_topics([name])[name].result(60)
-            time.sleep(SETTLE_S)  # Its files follow.
 
 
 class PenstockCluster(BrokerCluster):

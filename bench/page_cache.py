@@ -8,11 +8,13 @@ host has to find them first. That would be measured instead of the broker.
 import os
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 FREE_BYTES = 256 << 20  # What stays free. Linux itself keeps about as much of 24 GiB.
 READ_BYTES = 8 << 20
 THREADS = 2
+DELETION_S = 0.5  # Until the files of a topic are gone that was deleted just now.
 MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 _MEMINFO = Path("/proc/meminfo")
@@ -33,6 +35,7 @@ class FullPageCache:
 
     def fill(self) -> None:
         """Leave next to nothing free. Gives up after a whole memory of it: on a tmpfs, holes take no pages."""
+        time.sleep(DELETION_S)
         stop_at = self.read_bytes + MEMORY_BYTES
         threads = [threading.Thread(target=self._read_until, args=[stop_at]) for _ in range(THREADS)]
         for thread in threads:

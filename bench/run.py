@@ -16,7 +16,8 @@ START_AND_MEMORY = "start and memory"
 
 
 class Run:
-    def __init__(self, console: Console, place: Path, cache: FullPageCache, scale: Scale) -> None:
+    def __init__(self, console: Console, place: Path, cache: FullPageCache | None, scale: Scale) -> None:
+        """`cache`: who keeps memory full. Without it a run is quicker, and its figures are worse."""
         self._console = console
         self._cache = cache
         self.place = place
@@ -36,7 +37,8 @@ class Run:
                 self._begin(self.rounds, broker, number)
                 warm_up(broker, load, self._scale)
                 for order, workload in enumerate(workloads):
-                    self._cache.fill()
+                    if self._cache:
+                        self._cache.fill()
                     figures = measure(workload, broker, load, self._scale, order)
                     self._note(self.rounds, workload.name, broker, figures, number)
                 _add(self.rounds, START_AND_MEMORY, broker.name, {"peak MB": broker.process.peak_mb})
@@ -59,7 +61,8 @@ class Run:
             self.peers.legend[server.name] = peer.legend(server)
             load = peer.load(server.port)
             for order, workload in enumerate(workloads):
-                self._cache.fill()
+                if self._cache:
+                    self._cache.fill()
                 figures = peer_workloads.measure(workload, server, load, self._scale, order)
                 self._note(rounds, workload.name, server, figures, number)
             _add(rounds, START_AND_MEMORY, server.name, {"peak MB": server.process.peak_mb})
