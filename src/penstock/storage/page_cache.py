@@ -8,7 +8,6 @@ from functools import cache
 
 _CACHESTAT = 451  # The same on every architecture that Python is built for.
 _NO_DESCRIPTOR = -1
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def can_tell() -> bool:
@@ -20,7 +19,8 @@ def is_cached(descriptor: int, position: int, size: int) -> bool:
     cached_pages = _cached_pages()
     if cached_pages is None:
         return False
-    return cached_pages(descriptor, position, size) >= (position + size - 1) // _PAGE - position // _PAGE + 1
+    page = os.sysconf("SC_PAGE_SIZE")
+    return cached_pages(descriptor, position, size) >= (position + size - 1) // page - position // page + 1
 
 
 @cache
@@ -32,14 +32,10 @@ def _cached_pages() -> Callable[[int, int, int], int] | None:
 
     syscall = ctypes.CDLL(None, use_errno=True).syscall
 
-    # Made once: the event loop is the only one to ask.
-    span = (ctypes.c_uint64 * 2)()
-    found = (ctypes.c_uint64 * 5)()  # Cached, dirty, being written, evicted, recently evicted.
-    span_pointer, found_pointer = ctypes.byref(span), ctypes.byref(found)
-
     def cached_pages(descriptor: int, position: int, size: int) -> int:
-        span[0], span[1] = position, size
-        if syscall(_CACHESTAT, descriptor, span_pointer, found_pointer, 0):
+        span = (ctypes.c_uint64 * 2)(position, size)
+        found = (ctypes.c_uint64 * 5)()  # Cached, dirty, being written, evicted, recently evicted.
+        if syscall(_CACHESTAT, descriptor, ctypes.byref(span), ctypes.byref(found), 0):
             raise OSError(ctypes.get_errno(), "cachestat")
         return found[0]
 
