@@ -22,13 +22,13 @@ KAFKA_JVM = (
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
 )  # fmt: skip
 
-# Kafka says that a topic is made before its partitions answer, and refuses raw requests at first. Loaded at once, one
-# of twelve partitions refused its producer for two minutes: out of order sequence numbers, for a reason not looked for.
-SETTLE_S = 0.5
-
 # A consumer that is alone in its group need not wait for others to join; Kafka's own example file says the same. What
 # is deleted goes at once, not a minute later, when something else is measured.
 SETTINGS = "group.initial.rebalance.delay.ms=0\nlog.segment.delete.delay.ms=0\n"
+
+# Kafka says that a topic is made before its partitions answer, and refuses raw requests at first. Loaded at once, one
+# of twelve partitions refused its producer for two minutes: out of order sequence numbers, for a reason not looked for.
+SETTLE_S = 0.5
 LED_S_MAX = 60
 SETTLE_LAP_S = 2.0  # Penstock looks every second for what is to be synced.
 SETTLE_LAPS_MAX = 20

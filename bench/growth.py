@@ -92,7 +92,7 @@ def _more_connections(workload: Workload, stage: Stage) -> Figures:
 
 
 def _request_cost_us(stage: Stage, frame: bytes, connections: int) -> float:
-    requests = stage.scale.megabytes * 8
+    requests = max(2_000, stage.scale.megabytes * 8)  # CPU time is counted in hundredths of a second.
     with ExitStack() as stack:
         clients = [stack.enter_context(closing(RawClient(stage.broker.port))) for _ in range(connections)]
         turns = itertools.cycle(clients)

@@ -24,7 +24,7 @@ class FullPageCache:
     """Filled by reading a file that is nothing but a hole: it takes pages, and no disk."""
 
     def __init__(self, directory: Path) -> None:
-        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
+        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 (`close` closes it)
         self._size = 2 * MEMORY_BYTES  # When it is begun anew, what was read of it last time is gone.
         self._file.truncate(self._size)
         self._lock = threading.Lock()

@@ -28,7 +28,7 @@ TAGS_MAX = 64  # Kafka defines fewer than ten for any message; more is an attack
 # Array elements and tags in one request: ten times the partitions that a large broker has. An element of two bytes
 # becomes an object of 500, and takes 3 µs, so that a frame of the allowed 100 MiB would hold up everybody for minutes.
 ELEMENTS_MAX = 100_000
-UUIDS_MAX = 1024  # Of topics, remembered: to make one anew takes longer than to read the rest of a small request.
+UUIDS_MAX = 1024  # Of topics, remembered: requests name the same few again and again.
 ZERO_UUID = UUID(int=0)
 
 API_VERSIONS_KEY = 18
