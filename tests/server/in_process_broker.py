@@ -7,7 +7,6 @@ import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -232,7 +231,7 @@ async def running_broker(
     the fields of BrokerConfig.
     """
     base = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory / "data")}
-    config = replace(BrokerConfig.load(base | dict(properties or {})), **settings)
+    config = BrokerConfig.load(base | dict(properties or {}))._replace(**settings)
     unseen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
     with DiskThreads(count_max=4) as threads:

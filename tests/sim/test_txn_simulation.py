@@ -4,7 +4,6 @@ A seed that fails prints `seed=… step=…` and its scenario. Add it to txn_see
 run certain seeds: `PENSTOCK_TXN_SEEDS=17 pytest tests/sim/test_txn_simulation.py`, or a range, `1-1000`.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,7 +106,7 @@ def test_a_coordinator_that_commits_for_the_dead_is_found_out(monkeypatch: pytes
     honest = TransactionMetadata.fenced
 
     def lenient(self: TransactionMetadata, now_ms: int) -> TransactionMetadata:
-        return replace(honest(self, now_ms), state=TxnState.PREPARE_COMMIT)
+        return honest(self, now_ms)._replace(state=TxnState.PREPARE_COMMIT)
 
     monkeypatch.setattr(TransactionMetadata, "fenced", lenient)
     assert "aborted read" in SEEDS.problems_of(range(1, 60))

@@ -3,10 +3,8 @@
 Nothing is ignored in silence: a key is taken, refused with a reason, or answered with one warning line.
 """
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from penstock.base.config_ignored import why_ignored, why_refused
 from penstock.base.config_key import (
@@ -46,8 +44,7 @@ LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BrokerConfig:
+class BrokerConfig(NamedTuple):
     node_id: NodeId = DEFAULT_NODE_ID
     host: str = "localhost"  # A broker without passwords is for this machine until its owner says otherwise.
     port: int = 9092  # 0: any free port.
@@ -179,7 +176,7 @@ class BrokerConfig:
     def with_overrides(self, overrides: Mapping[str, str]) -> Self:
         """These settings with `overrides` on top: Kafka's names, text, of keys that can change at run time."""
         topic_defaults = self.topic_defaults.with_overrides(topic_default_overrides(overrides))
-        return dataclasses.replace(self, **_plain_values(overrides), topic_defaults=topic_defaults)
+        return self._replace(**_plain_values(overrides), topic_defaults=topic_defaults)
 
     def text(self, name: str) -> str | None:
         """The value of the broker setting `name` as Kafka shows it; None when there is none."""

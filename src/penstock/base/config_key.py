@@ -5,7 +5,6 @@ Values come from property files and from clients. They are data: parsed by the r
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -51,8 +50,7 @@ class Synonym(NamedTuple):
     factor: int = 1  # The topic's value is the broker's times this: 3,600,000 for hours.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConfigKey:
+class ConfigKey(NamedTuple):
     name: str
     rule: Rule
     default: str | None  # As text, the way it is shown; None: there is none.

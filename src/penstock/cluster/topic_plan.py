@@ -6,7 +6,6 @@ The controller drives it, and commits the writes only if the checked keys are st
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
@@ -16,7 +15,7 @@ from penstock.base.errors import ErrorCode, Refused
 from penstock.base.topic_config import parse_topic_config
 from penstock.base.types import LeaderEpoch, NodeId
 from penstock.cluster import records
-from penstock.cluster.image import ClusterImage, PartitionState, TopicImage
+from penstock.cluster.image import NO_OVERRIDES, ClusterImage, PartitionState, TopicImage
 from penstock.cluster.placement import place
 from penstock.cluster.plan import Plan, put_state
 from penstock.cluster.store.base import Check, Delete, Put
@@ -28,13 +27,12 @@ PARTITIONS_MAX = 10_000
 DEFAULT = -1  # In place of a count: the broker's default.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewTopic:
+class NewTopic(NamedTuple):
     name: str
     partition_count: int = DEFAULT
     replication_factor: int = DEFAULT
     assignment: Sequence[tuple[int, Sequence[int]]] = ()  # Partitions with their replicas, instead of counts.
-    config: Mapping[str, str | None] = field(default_factory=dict)
+    config: Mapping[str, str | None] = NO_OVERRIDES
 
 
 class DeleteTopic(NamedTuple):
@@ -44,8 +42,7 @@ class DeleteTopic(NamedTuple):
     topic_id: UUID | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewPartitions:
+class NewPartitions(NamedTuple):
     name: str
     total_count: int  # Partitions that the topic is to have.
     assignment: Sequence[Sequence[int]] | None = None  # Replicas of each new partition; None: the broker's choice.

@@ -5,9 +5,8 @@ A coordinator has a topic of its own. Who leads one of its partitions coordinate
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.base.clock import Clock
 from penstock.base.errors import ErrorCode, Refused
@@ -29,8 +28,7 @@ R = TypeVar("R")
 CreateTopics = Callable[[Sequence[NewTopic]], Awaitable[list[TopicResult]]]  # Works on every broker.
 
 
-@dataclass(frozen=True, kw_only=True)
-class CoordinatorTopic:
+class CoordinatorTopic(NamedTuple):
     """The topic that a coordinator keeps its state in, as it is made when it is first needed."""
 
     name: str

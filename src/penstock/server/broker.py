@@ -276,9 +276,9 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[int], None]) -> None:
         )
         await broker.start()
         on_ready(broker.listener.port)
-        gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 20, 100)
+        gc.enable()
         await stopping.wait()
         await broker.stop()
 

@@ -6,7 +6,6 @@ there as a whole and once, and nothing else is; and no reader has ever seen anyt
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 
 from penstock.base.config import BrokerConfig
 from penstock.sim.checkers import Contents
@@ -48,11 +47,14 @@ class TxnSimulation(ClusterSimulation):
         self._ambushes: list[asyncio.Task[None]] = []
 
     def _config(self, number: int) -> BrokerConfig:
-        return replace(
-            super()._config(number),
-            transaction_state_log_num_partitions=self.txn_scenario.state_partitions,
-            offsets_topic_num_partitions=self.txn_scenario.state_partitions,
-            transaction_abort_timed_out_transaction_cleanup_interval_ms=TIMEOUTS_INTERVAL_MS,
+        return (
+            super()
+            ._config(number)
+            ._replace(
+                transaction_state_log_num_partitions=self.txn_scenario.state_partitions,
+                offsets_topic_num_partitions=self.txn_scenario.state_partitions,
+                transaction_abort_timed_out_transaction_cleanup_interval_ms=TIMEOUTS_INTERVAL_MS,
+            )
         )
 
     def _on_step(self, step: Step, broker: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.base.types import LeaderEpoch, Offset
+from penstock.base.types import NO_TIMESTAMP, LeaderEpoch, Offset
 from penstock.coordinator.group.records import (
     GroupDeleted,
     GroupMetadata,
@@ -232,6 +232,7 @@ records = st.one_of(
         leader_epoch=int32s.map(LeaderEpoch),
         metadata=st.text(max_size=300),
         commit_timestamp_ms=st.integers(0, 2**62),
+        expire_timestamp_ms=st.just(NO_TIMESTAMP),  # Another one is written without epoch and topic id.
         topic_id=st.uuids(),
     ),
     st.builds(

@@ -1,7 +1,5 @@
 """EndTxn: decided once; the same again is answered the same."""
 
-from dataclasses import replace
-
 import pytest
 
 from penstock.base.errors import ErrorCode
@@ -17,7 +15,7 @@ COMPLETE = {True: TxnState.COMPLETE_COMMIT, False: TxnState.COMPLETE_ABORT}
 def opened(version: int = 0, epoch: int = 0) -> tuple[Desk, Producer]:
     desk = Desk()
     desk.init()
-    desk.carry_out_record(replace(desk.found(), producer_epoch=epoch))
+    desk.carry_out_record(desk.found()._replace(producer_epoch=epoch))
     producer = Producer(1000, epoch)
     assert desk.add(producer, T0, T1, version=version) is ErrorCode.none
     return desk, producer

@@ -1,7 +1,5 @@
 """InitProducerId: who holds a transactional id, and who is shut out."""
 
-from dataclasses import replace
-
 import pytest
 
 from penstock.base.errors import ErrorCode
@@ -94,7 +92,7 @@ def test_an_id_that_expired_is_made_anew() -> None:
 
 def used_up(desk: Desk, epoch: int = 32_766) -> Producer:
     desk.init()
-    desk.carry_out_record(replace(desk.found(), producer_epoch=epoch))
+    desk.carry_out_record(desk.found()._replace(producer_epoch=epoch))
     return desk.found().holder
 
 

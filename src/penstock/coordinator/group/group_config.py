@@ -1,7 +1,7 @@
 """The settings of the group coordinator, with Kafka's defaults and a reason for each bound that is ours."""
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 INT_MAX = 2**31 - 1
 
@@ -23,8 +23,7 @@ class MigrationPolicy(Enum):
         return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GroupConfig:
+class GroupConfig(NamedTuple):
     min_session_timeout_ms: int = 6_000  # group.min.session.timeout.ms: below it, a pause of the collector is a death.
     max_session_timeout_ms: int = 1_800_000  # group.max.session.timeout.ms: how long a dead member may hold partitions.
     max_size: int = INT_MAX  # group.max.size

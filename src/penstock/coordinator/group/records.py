@@ -17,8 +17,8 @@ nothing else.
 """
 
 import struct
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset
@@ -58,40 +58,36 @@ _NO_TAGS = b"\0"
 _TOPIC_ID_TAG = bytes((1, TOPIC_ID_TAG, 16))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OffsetCommitted:
+class OffsetCommitted(NamedTuple):
     group_id: str
     topic: str
     partition: int
     offset: Offset
+    commit_timestamp_ms: int
     leader_epoch: LeaderEpoch = NO_EPOCH
     metadata: str = ""
-    commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_TIMESTAMP  # Only of old clients, which could ask for a retention of their own.
     topic_id: UUID = ZERO_UUID
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OffsetDeleted:
+class OffsetDeleted(NamedTuple):
     group_id: str
     topic: str
     partition: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemberMetadata:
+class MemberMetadata(NamedTuple):
     member_id: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
     subscription: bytes = b""
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GroupMetadata:
+class GroupMetadata(NamedTuple):
     """One generation of a group, with every member's assignment. No members: the group is empty."""
 
     group_id: str
@@ -103,8 +99,7 @@ class GroupMetadata:
     members: tuple[MemberMetadata, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GroupDeleted:
+class GroupDeleted(NamedTuple):
     group_id: str
 
 

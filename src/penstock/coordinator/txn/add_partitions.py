@@ -1,7 +1,5 @@
 """AddPartitionsToTxn: what a transaction writes to, before it does; and asking whether it may (KIP-890)."""
 
-from dataclasses import replace
-
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.types import TopicPartition
 from penstock.coordinator.txn.commands import AddPartitions
@@ -15,8 +13,7 @@ def decide_add(found: TransactionMetadata | None, command: AddPartitions, now_ms
     is_ongoing = open_or_idle.state is TxnState.ONGOING
     if is_ongoing and command.partitions <= open_or_idle.partitions:
         return None
-    return replace(
-        open_or_idle,
+    return open_or_idle._replace(
         state=TxnState.ONGOING,
         previous_producer_id=open_or_idle.producer_id,
         partitions=open_or_idle.partitions | command.partitions,

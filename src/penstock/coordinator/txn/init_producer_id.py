@@ -4,8 +4,6 @@ An open transaction is aborted first, and the producer told to ask again. With `
 producer gets an epoch of its own, under which it may end the transaction and nothing else.
 """
 
-from dataclasses import replace
-
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.types import NO_TIMESTAMP
 from penstock.coordinator.txn.commands import InitProducerId
@@ -66,18 +64,16 @@ def decide_init(
             raise Refused(ErrorCode.producer_fenced)
         return None, ProducerReply(producer=found.holder, ongoing=ongoing)  # It asks again: it has not heard of it.
     taker = _next_of(found.holder, new_producer_id)
-    taken = replace(
-        found,
+    taken = found._replace(
         previous_producer_id=found.holder.producer_id,
         last_producer_epoch=NO_PRODUCER_EPOCH if expected is None else expected.epoch,
         timeout_ms=timeout_ms,
         last_update_ms=now_ms,
     )
     if found.state is TxnState.ONGOING:
-        taken = replace(taken, next_producer_id=taker.producer_id, next_producer_epoch=taker.epoch)
+        taken = taken._replace(next_producer_id=taker.producer_id, next_producer_epoch=taker.epoch)
     else:
-        taken = replace(
-            taken,
+        taken = taken._replace(
             state=TxnState.EMPTY,
             producer_id=taker.producer_id,
             producer_epoch=taker.epoch,

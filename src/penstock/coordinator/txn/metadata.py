@@ -1,6 +1,5 @@
 """All that is known of one transactional id. It is what the log stores, so state and record are the same thing."""
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from penstock.base.types import NO_TIMESTAMP, TopicPartition
@@ -23,22 +22,21 @@ class Producer(NamedTuple):
         return self.epoch >= EPOCH_MAX - 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TransactionMetadata:
+class TransactionMetadata(NamedTuple):
     transactional_id: str
     producer_id: int  # Under which the transaction's records and its markers are written.
     producer_epoch: int
+    timeout_ms: int
+    state: TxnState
+    last_update_ms: int
     previous_producer_id: int = NO_PRODUCER_ID  # The one before the last change. With `last_producer_epoch` it tells
     last_producer_epoch: int = NO_PRODUCER_EPOCH  # a request that is sent again from one of somebody who was fenced.
     # Of an open transaction: it was handed over (KIP-939) and is kept for this producer. While it ends: the id and
     # epoch that come after the markers, when they are not those of the markers themselves.
     next_producer_id: int = NO_PRODUCER_ID
     next_producer_epoch: int = NO_PRODUCER_EPOCH
-    timeout_ms: int
-    state: TxnState
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = NO_TIMESTAMP
-    last_update_ms: int
     client_version: int = 0  # The transaction.version of the request that made it what it is.
 
     @property
@@ -83,8 +81,7 @@ class TransactionMetadata:
             marker_epoch, next_producer = following.epoch, Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         else:
             marker_epoch, next_producer = min(self.producer_epoch + 1, EPOCH_MAX), following
-        return replace(
-            self,
+        return self._replace(
             state=TxnState.PREPARE_COMMIT if is_commit else TxnState.PREPARE_ABORT,
             producer_epoch=marker_epoch,
             previous_producer_id=holder.producer_id,
@@ -113,8 +110,7 @@ class TransactionMetadata:
         assert self.state.is_completing, f"{self.transactional_id} is {self.state.title}"
         is_commit = self.state is TxnState.PREPARE_COMMIT
         holder = self.holder
-        return replace(
-            self,
+        return self._replace(
             state=TxnState.COMPLETE_COMMIT if is_commit else TxnState.COMPLETE_ABORT,
             producer_id=holder.producer_id,
             producer_epoch=holder.epoch,
@@ -125,8 +121,7 @@ class TransactionMetadata:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TransactionDeleted:
+class TransactionDeleted(NamedTuple):
     transactional_id: str
 
 

@@ -1,10 +1,9 @@
 """What the operator has decided about transactions."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TxnConfig:
+class TxnConfig(NamedTuple):
     max_timeout_ms: int = 900_000
     id_expiration_ms: int = 604_800_000
     is_two_phase_allowed: bool = True

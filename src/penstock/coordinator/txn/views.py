@@ -1,7 +1,7 @@
 """What DescribeTransactions and ListTransactions tell."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.coordinator.txn.metadata import TransactionMetadata
 from penstock.coordinator.txn.states import TxnState
@@ -9,8 +9,7 @@ from penstock.coordinator.txn.states import TxnState
 ANY_DURATION = -1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TxnFilter:
+class TxnFilter(NamedTuple):
     """Each that is empty, or None, lets all pass."""
 
     states: Collection[TxnState] | None = None  # Not even one that is known: nothing passes.

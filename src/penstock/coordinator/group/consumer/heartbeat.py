@@ -7,8 +7,6 @@ A member names its epoch. One that is behind by an answer that it never got is l
 comes back with epoch 0 and empty hands. So does one that joins: asking twice is harmless.
 """
 
-from dataclasses import replace
-
 from penstock.base.errors import ErrorCode, Refused
 from penstock.coordinator.group.consumer.assignment import NOTHING, Assignment, is_within
 from penstock.coordinator.group.consumer.commands import ConsumerHeartbeat
@@ -127,9 +125,9 @@ def take_seat(draft: Draft, seated: ConsumerMember, member_id: str) -> None:
     group = draft.group
     target = group.target(seated.member_id)
     write_removal(draft, seated.member_id)
-    draft.write(replace(seated.metadata, member_id=member_id))
+    draft.write(seated.metadata._replace(member_id=member_id))
     draft.write(ConsumerGroupTargetAssignmentMember(group_id=group.group_id, member_id=member_id, partitions=target))
-    draft.write(replace(seated.current, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH))
+    draft.write(seated.current._replace(member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH))
 
 
 def _check_epoch(member: ConsumerMember | None, command: ConsumerHeartbeat) -> None:

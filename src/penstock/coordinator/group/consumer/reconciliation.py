@@ -12,7 +12,6 @@ owning it, so `owner` must count both.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from uuid import UUID
 
 from penstock.coordinator.group.consumer.assignment import Assignment, overlap
@@ -53,8 +52,7 @@ def _next(
         if leaving := partitions - wanted:
             to_revoke[topic_id] = leaving
     if to_revoke and (owned is None or overlap(owned, to_revoke)):
-        return replace(
-            current,
+        return current._replace(
             epoch=epoch,
             previous_epoch=current.epoch,
             state=MemberState.UNREVOKED_PARTITIONS,
@@ -71,4 +69,4 @@ def _next(
     state = MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE
     if (state, target_epoch, kept) == (current.state, current.epoch, current.assigned) and not current.to_revoke:
         return current
-    return replace(current, epoch=target_epoch, previous_epoch=current.epoch, state=state, assigned=kept, to_revoke={})
+    return current._replace(epoch=target_epoch, previous_epoch=current.epoch, state=state, assigned=kept, to_revoke={})

@@ -14,14 +14,13 @@ and no group.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from penstock.base.types import NO_TIMESTAMP
 from penstock.coordinator.group.commands import Protocol
-from penstock.coordinator.group.consumer.assignment import Assignment
+from penstock.coordinator.group.consumer.assignment import NOTHING, Assignment
 from penstock.coordinator.group.consumer.member_state import MemberState
 from penstock.coordinator.record_bytes import INT16, INT32, INT64, CorruptRecord, Reader, string
 from penstock.wire.varint import write_uvarint
@@ -49,8 +48,7 @@ HAS_SUBJECT = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerGroupMetadata:
+class ConsumerGroupMetadata(NamedTuple):
     group_id: str
     epoch: int
 
@@ -61,8 +59,7 @@ class TopicMetadata(NamedTuple):
     partition_count: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerGroupPartitionMetadata:
+class ConsumerGroupPartitionMetadata(NamedTuple):
     group_id: str
     topics: tuple[TopicMetadata, ...]
 
@@ -74,8 +71,7 @@ class ClassicMetadata(NamedTuple):
     protocols: tuple[Protocol, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerGroupMemberMetadata:
+class ConsumerGroupMemberMetadata(NamedTuple):
     group_id: str
     member_id: str
     instance_id: str | None = None
@@ -89,33 +85,29 @@ class ConsumerGroupMemberMetadata:
     classic: ClassicMetadata | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerGroupTargetAssignmentMetadata:
+class ConsumerGroupTargetAssignmentMetadata(NamedTuple):
     group_id: str
     epoch: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerGroupTargetAssignmentMember:
+class ConsumerGroupTargetAssignmentMember(NamedTuple):
     group_id: str
     member_id: str
     partitions: Assignment
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerGroupCurrentMemberAssignment:
+class ConsumerGroupCurrentMemberAssignment(NamedTuple):
     group_id: str
     member_id: str
     epoch: int = 0
     previous_epoch: int = 0  # A member whose last answer was lost comes back with it.
     state: MemberState = MemberState.STABLE
-    assigned: Assignment = field(default_factory=dict)
+    assigned: Assignment = NOTHING
     # Still the member's until it says otherwise. Disjoint from `assigned`.
-    to_revoke: Assignment = field(default_factory=dict)
+    to_revoke: Assignment = NOTHING
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerGroupRegularExpression:
+class ConsumerGroupRegularExpression(NamedTuple):
     group_id: str
     regex: str
     topics: frozenset[str]
@@ -123,8 +115,7 @@ class ConsumerGroupRegularExpression:
     timestamp_ms: int = NO_TIMESTAMP
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerGroupTombstone:
+class ConsumerGroupTombstone(NamedTuple):
     kind: RecordKind
     group_id: str
     subject: str = ""  # Member id or regular expression, for the kinds that have one.
