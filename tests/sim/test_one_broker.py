@@ -63,7 +63,8 @@ def test_an_answer_before_the_sync_is_found_out(monkeypatch):
     honest = Log.on_flushed
 
     def hasty(self, flush):
-        honest(self, flush._replace(end=self.log_end))
+        # Only where it is a promise: a log that is left to the kernel would be found out for its gaps first.
+        honest(self, flush._replace(end=self.log_end) if self.config.durability == "fsync" else flush)
 
     monkeypatch.setattr(Log, "on_flushed", hasty)
     assert "acked-lost" in SEEDS.problems_of(range(1, 300))

@@ -431,7 +431,38 @@ def test_rolled_segments_are_synced_soon_even_when_nobody_waits(tmp_path):
         assert sum(segment.is_dirty for segment in log.segments) == 10
         await logs.checkpoint()
         await logs.commit.finish()
-        assert not any(segment.is_dirty for segment in log.segments)
+        assert [segment.is_dirty for segment in log.segments] == [False] * 9 + [True]
+        assert log.synced_end == log.active.base_offset
+        await logs.stop()
+        assert log.synced_end == log.log_end
+
+    run(life())
+
+
+def test_records_left_to_the_kernel_are_synced_now_and_then(tmp_path):
+    """penstock.durability=os: not each second, and not on and on while they come; but recovery has a bound."""
+
+    async def life():
+        clock = TurnableClock()
+        logs = started(FailingFileSystem(), tmp_path, clock)
+        log = logs.open(TP, TOPIC_ID, TopicConfig(durability="os"))
+        append(log)
+
+        async def synced_end_after(seconds):
+            clock.pass_ms(seconds * 1000)
+            await logs.checkpoint()
+            await asyncio.sleep(0)
+            append(log)  # While the sync is under way: nobody has asked for this one.
+            await logs.commit.finish()
+            return log.synced_end
+
+        assert log.has_side_files
+        assert await synced_end_after(1) == 0
+        assert not log.has_side_files
+        assert await synced_end_after(58) == 0
+        assert await synced_end_after(2) == 3
+        assert await synced_end_after(30) == 3
+        assert await synced_end_after(31) == 5
         await logs.stop()
 
     run(life())

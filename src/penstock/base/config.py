@@ -361,7 +361,7 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
         _key(
             "log.flush.offset.checkpoint.interval.ms",
             integer(1),
-            "How often the point from which recovery would start is written.",
+            "How often records are synced where `penstock.durability` is `os`: it bounds what recovery has to read.",
         ),
         _key("log.retention.check.interval.ms", long(1), "How often retention looks for segments to delete."),
         _key(

@@ -17,8 +17,13 @@ class GroupCommit:
         self._on_failure = on_failure
         self._tasks: dict[Log, asyncio.Task[None]] = {}
 
-    def request(self, partition_log: Log) -> None:
-        """See to it that everything appended up to now gets synced, and `on_synced` called."""
+    def request(self, partition_log: Log, *, is_whole: bool = True) -> None:
+        """See to it that everything appended up to now gets synced, and `on_synced` called.
+
+        Unless `is_whole` without the active segment, which the kernel then writes when it likes.
+        """
+        if is_whole:
+            partition_log.is_sync_wanted = True
         if partition_log.flush_in_flight or partition_log.failure is not None:
             return
         partition_log.flush_in_flight = True
@@ -32,7 +37,8 @@ class GroupCommit:
 
     async def _run(self, partition_log: Log) -> None:
         while True:
-            flush = partition_log.begin_flush()
+            is_whole, partition_log.is_sync_wanted = partition_log.is_sync_wanted, False
+            flush = partition_log.begin_flush(is_whole=is_whole)
             try:
                 await flush.carry_out()
             except OSError as error:
@@ -44,7 +50,9 @@ class GroupCommit:
                 partition_log.on_flush_failed()  # Another sync failed meanwhile: this one's word counts no more.
                 return
             partition_log.on_flushed(flush)
-            if not partition_log.needs_flush or partition_log.failure is not None:
+            # Not for records that nobody asked it for: where they are left to the kernel, that would have no end.
+            is_done = not partition_log.is_sync_wanted and not partition_log.has_side_files
+            if is_done or partition_log.failure is not None:
                 return
 
     async def finish(self, partition_log: Log | None = None) -> None:

@@ -96,6 +96,8 @@ class Log:
         self.on_rolled: Callable[[], None] = lambda: None  # The partition's: a new segment begins at `log_end`.
         self.on_failed: Callable[[], None] = lambda: None  # The partition's: whoever waits for a sync waits in vain.
         self.flush_in_flight = False
+        self.is_sync_wanted = False  # Of all that is appended, by somebody whom no sync that has begun covers.
+        self.sync_due_s = 0.0  # When the active segment is to be synced, if nobody has asked for it before.
         self._is_append_failing = False
         self.is_deleted = False  # Its directory is on its way out: whatever fails in it is no failure of the disk.
         self.is_cleaning = False  # Compaction reads the closed segments: nobody else may take them away.
@@ -330,15 +332,17 @@ class Log:
         self._side_files.append(file)
         self.note_new_entry(self.directory)
 
-    def begin_flush(self) -> Flush:
-        """All that has been written up to now, to be synced."""
-        dirty = [(segment, segment.size) for segment in self._unsynced_segments()]
+    def begin_flush(self, *, is_whole: bool = True) -> Flush:
+        """All that has been written up to now, to be synced; unless `is_whole` without the active segment."""
+        active = self.active
+        end = self.log_end if is_whole else max(self.synced_end, active.base_offset)
+        dirty = [(segment, segment.size) for segment in self._unsynced_segments() if is_whole or segment is not active]
         self._release_txn_file()
         side_files, self._side_files = self._side_files, []
         directories, self._unsynced_directories = self._unsynced_directories, []
         self.flush_in_flight = True
         files = [segment.file for segment, _ in dirty]
-        return Flush(self.log_end, dirty, files, side_files, directories, self._fs)
+        return Flush(end, dirty, files, side_files, directories, self._fs)
 
     def _unsynced_segments(self) -> list[Segment]:
         unsynced = []

@@ -43,7 +43,7 @@ log = get_logger(__name__)
 
 DELETE_MARK = "-delete"  # Directories of deleted partitions, on their way out.
 STRAY_MARK = "-stray"  # Directories whose topic id is not the one that is due; kept for the operator.
-CHECKPOINT_INTERVAL_S = 1.0  # What a start after kill -9 has to scan: about a second's worth of writes.
+CHECKPOINT_INTERVAL_S = 1.0  # What a start after kill -9 has to scan where each record is synced: a second's worth.
 CLEANING_POLL_S = 0.01
 YIELD_EVERY_LOGS = 64  # Background passes over 10,000 logs let requests through this often.
 
@@ -71,6 +71,7 @@ class LogManager:
         self._fs = fs
         self._clock = clock
         self._retention_interval_s = config.log_retention_check_interval_ms / 1000
+        self._sync_interval_s = config.log_flush_offset_checkpoint_interval_ms / 1000
         self._cleaner_enable = config.log_cleaner_enable
         self._limits = SegmentLimits(files_max=files_max)
         self._clean = False
@@ -206,6 +207,7 @@ class LogManager:
             log.info("log recovered", partition=topic_partition, scanned=recovery.bytes_scanned, cut=recovery.bytes_cut)
         if self.offline is not None:
             partition_log.fail(self.offline)
+        partition_log.sync_due_s = self._clock.monotonic() + self._sync_interval_s
         self.logs[topic_partition] = partition_log
         self._topic_ids[topic_partition] = topic_id
         return partition_log
@@ -292,14 +294,18 @@ class LogManager:
     async def checkpoint(self) -> None:
         """Note how far each log is synced and where it begins, if that has changed."""
         checkpoints = self._checkpoints
+        now_s = self._clock.monotonic()
         for count, (topic_partition, partition_log) in enumerate(list(self.logs.items()), start=1):
             if count % YIELD_EVERY_LOGS == 0:
                 await asyncio.sleep(0)
             if self.logs.get(topic_partition) is not partition_log:
                 continue  # Deleted meanwhile.
-            if partition_log.has_side_files:
-                # Also where records are not synced one by one: it bounds what stays open, and what a start has to scan.
+            # Where records are not synced one by one, this bounds what stays open, and what a start has to scan.
+            if partition_log.needs_flush and now_s >= partition_log.sync_due_s:
+                partition_log.sync_due_s = now_s + self._sync_interval_s
                 self.commit.request(partition_log)
+            elif partition_log.has_side_files:
+                self.commit.request(partition_log, is_whole=False)
             if checkpoints.recovery_points.get(topic_partition) != partition_log.synced_end:
                 partition_log.store_indexes()
                 if partition_log.failure is None:
