@@ -31,6 +31,7 @@ from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import PosixFileSystem
 from penstock.wire.codec import Struct, decode_request
 from penstock.wire.produce import produce_start, read_produce_request
+from produce_fields import produce_fields
 
 from .mutations import Mutator, framed
 from .test_frames import FakeTransport
@@ -48,7 +49,7 @@ def only_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
         start = header.habits.produce_start
         known = None if start is None else start.read(frame, position)
         request = read_produce_request(frame, position, header.version)
-        assert known is None or known == request
+        assert known is None or produce_fields(known) == produce_fields(request)
         header.habits.produce_start = produce_start(frame, position, header.version, request)
 
     def parse_fetch(context: Any, header: Any, frame: memoryview, position: int, reply: Any) -> None:

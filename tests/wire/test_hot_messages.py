@@ -19,6 +19,7 @@ from penstock.wire.produce import (
     produce_start,
     read_produce_request,
 )
+from produce_fields import produce_fields
 
 TOPIC_ID = UUID(int=77)
 
@@ -65,7 +66,9 @@ def test_a_produce_request_is_known_by_its_start(version: int, first: bytes, sec
     start = produce_start(frame, 4, version, read_produce_request(frame, 4, version))
     assert start is not None
     frame = memoryview(produce_frame(version, second, partition))
-    assert start.read(frame, 4) == read_produce_request(frame, 4, version)
+    known = start.read(frame, 4)
+    assert known is not None
+    assert produce_fields(known) == produce_fields(read_produce_request(frame, 4, version))
     other = memoryview(produce_frame(version, second, acks=1))
     assert start.read(other, 4) is None
     assert start.read(memoryview(produce_frame(version, None)), 4) is None
@@ -82,7 +85,7 @@ def test_whatever_is_known_by_its_start_is_read_as_any_other(version: int, recor
         frame[data.draw(st.integers(4, len(frame) - 1))] = data.draw(st.integers(0, 255))
     damaged = memoryview(frame)[: data.draw(st.integers(len(frame) - 3, len(frame)))]
     found = start.read(damaged, 4)
-    assert found is None or found == read_produce_request(damaged, 4, version)
+    assert found is None or produce_fields(found) == produce_fields(read_produce_request(damaged, 4, version))
 
 
 @pytest.mark.parametrize("end", [b"\1\0\0\0\0", b"\0\1\0\0\0", b"\0\0\1\0\0", b"\0\0\0\0"])

@@ -10,7 +10,6 @@ Kafka's ProduceRequest.json and ProduceResponse.json:
 
 import struct
 from functools import lru_cache
-from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import BadPeer
@@ -33,39 +32,70 @@ _STORED = struct.Struct(">ihqqq")
 _INT64 = struct.Struct(">q")
 
 
-class ProducedPartition(NamedTuple):
-    topic: str | UUID
-    partition: int
-    records: memoryview | None
+# Plain classes, not named tuples: compiled, one is made in an eighth of the time, and every request makes three.
 
 
-class ProduceRequest(NamedTuple):
-    transactional_id: str | None
-    acks: int
-    timeout_ms: int
-    partitions: list[ProducedPartition]
-    length_at: int  # Where in the frame the length of the last records stands.
+class ProducedPartition:
+    __slots__ = ("partition", "records", "topic")
+
+    def __init__(self, topic: str | UUID, partition: int, records: memoryview | None) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.records = records
 
 
-class PartitionResult(NamedTuple):
-    partition: int
-    error: int
-    base_offset: int
-    log_append_time: int
-    log_start: int
-    message: str | None
+class ProduceRequest:
+    __slots__ = ("acks", "length_at", "partitions", "timeout_ms", "transactional_id")
+
+    def __init__(
+        self,
+        transactional_id: str | None,
+        acks: int,
+        timeout_ms: int,
+        partitions: list[ProducedPartition],
+        length_at: int,
+    ) -> None:
+        """`length_at` is where in the frame the length of the last records stands."""
+        self.transactional_id = transactional_id
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.partitions = partitions
+        self.length_at = length_at
 
 
-class ProduceStart(NamedTuple):
+class PartitionResult:
+    __slots__ = ("base_offset", "error", "log_append_time", "log_start", "message", "partition")
+
+    def __init__(
+        self, partition: int, error: int, base_offset: int, log_append_time: int, log_start: int, message: str | None
+    ) -> None:
+        self.partition = partition
+        self.error = error
+        self.base_offset = base_offset
+        self.log_append_time = log_append_time
+        self.log_start = log_start
+        self.message = message
+
+
+class ProduceStart:
     """What a request for one partition of a topic begins with: producers send the same again and again."""
 
-    data: bytes  # Up to the partition's number.
-    request: ProduceRequest  # Without the records.
+    __slots__ = ("_acks", "_data", "_length_at", "_timeout_ms", "_topic", "_transactional_id")
+
+    def __init__(self, data: bytes, request: ProduceRequest) -> None:
+        """`data` is what `request` begins with, up to the partition's number."""
+        (item,) = request.partitions
+        self._data = data
+        self._topic = item.topic
+        self._transactional_id = request.transactional_id
+        self._acks = request.acks
+        self._timeout_ms = request.timeout_ms
+        self._length_at = request.length_at
 
     def read(self, frame: memoryview, position: int) -> ProduceRequest | None:
         """The request at `position`, if it begins so and is complete; None when it must be read as any other."""
-        number_at = position + len(self.data)
-        if bytes(frame[position:number_at]) != self.data:
+        number_at = position + len(self._data)
+        if bytes(frame[position:number_at]) != self._data:
             return None
         try:
             (partition,) = _INT32.unpack_from(frame, number_at)
@@ -75,9 +105,8 @@ class ProduceStart(NamedTuple):
         end = start + length - 1
         if length == 0 or bytes(frame[end:]) != NO_TAGS:
             return None
-        transactional_id, acks, timeout_ms, ((topic, _, _),), length_at = self.request
-        produced = ProducedPartition(topic, partition, frame[start:end])
-        return ProduceRequest(transactional_id, acks, timeout_ms, [produced], length_at)
+        produced = ProducedPartition(self._topic, partition, frame[start:end])
+        return ProduceRequest(self._transactional_id, self._acks, self._timeout_ms, [produced], self._length_at)
 
 
 def produce_start(frame: memoryview, position: int, version: int, request: ProduceRequest) -> ProduceStart | None:
@@ -86,12 +115,12 @@ def produce_start(frame: memoryview, position: int, version: int, request: Produ
         return None
     if request.length_at - position > START_BYTES_MAX:
         return None
-    (item,) = request.partitions
     start = ProduceStart(bytes(frame[position : request.length_at - _INT32.size]), request)
+    again = start.read(frame, position)
     # Not when it has tags, or no records.
-    if start.read(frame, position) != request:
+    if again is None or again.partitions[0].records != request.partitions[0].records:
         return None
-    return start._replace(request=request._replace(partitions=[item._replace(records=None)]))
+    return start
 
 
 def read_produce_request(frame: memoryview, position: int, version: int) -> ProduceRequest:
