@@ -12,14 +12,8 @@ from itertools import count
 
 from penstock.base.errors import BadPeer, ErrorCode
 from penstock.cli.connection import host_and_port, unreachable
-from penstock.wire.codec import (
-    Struct,
-    is_flexible_request,
-    is_flexible_response,
-    read_tags,
-    request_writer,
-    response_reader,
-)
+from penstock.wire.codec import Struct, is_flexible_request, is_flexible_response, request_writer, response_reader
+from penstock.wire.fields import read_tags
 from penstock.wire.varint import InvalidVarint
 
 METADATA = 3

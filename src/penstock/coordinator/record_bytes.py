@@ -7,7 +7,7 @@ against the bytes that are left; CorruptRecord is all that reading raises, besid
 import struct
 from uuid import UUID
 
-from penstock.wire.codec import TAGS_MAX
+from penstock.wire.fields import TAGS_MAX
 from penstock.wire.varint import read_uvarint
 
 STRING_BYTES_MAX = 32_767  # Lengths in keys and in the values of classic groups are int16.

@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from penstock.wire.codec import Buffer, Struct
+from penstock.wire.codec import Struct
+from penstock.wire.fields import Buffer
 
 
 class PeerLost(OSError):

@@ -13,7 +13,8 @@ from penstock.partition.peers import PeerLost
 from penstock.server.api import ApiKey, RequestHeader
 from penstock.server.links import ControllerLink
 from penstock.server.peers import Peers
-from penstock.wire.codec import Struct, is_flexible_response, read_tags, response_reader
+from penstock.wire.codec import Struct, is_flexible_response, response_reader
+from penstock.wire.fields import read_tags
 from penstock.wire.varint import InvalidVarint
 
 ENVELOPE_VERSION = 0

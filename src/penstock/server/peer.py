@@ -11,15 +11,8 @@ from typing import NamedTuple, cast
 from penstock.base.errors import BadPeer
 from penstock.base.logging import get_logger
 from penstock.partition.peers import PeerLost
-from penstock.wire.codec import (
-    Buffer,
-    Struct,
-    is_flexible_request,
-    is_flexible_response,
-    read_tags,
-    request_writer,
-    response_reader,
-)
+from penstock.wire.codec import Struct, is_flexible_request, is_flexible_response, request_writer, response_reader
+from penstock.wire.fields import Buffer, read_tags
 from penstock.wire.framing import RECEIVE_BYTES, FrameReader
 from penstock.wire.varint import InvalidVarint
 

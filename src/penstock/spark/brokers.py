@@ -14,14 +14,8 @@ from typing import NamedTuple, TypeVar
 
 from penstock.base.errors import BadPeer, ErrorCode
 from penstock.spark.plan import TopicPartition
-from penstock.wire.codec import (
-    Struct,
-    is_flexible_request,
-    is_flexible_response,
-    read_tags,
-    request_writer,
-    response_reader,
-)
+from penstock.wire.codec import Struct, is_flexible_request, is_flexible_response, request_writer, response_reader
+from penstock.wire.fields import read_tags
 from penstock.wire.varint import InvalidVarint
 
 T = TypeVar("T")

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from penstock.wire.batch import (
     BATCH_LENGTH_MIN,
-    HEADER,
     HEADER_BYTES,
     MAGIC,
     PREFIX,
@@ -15,6 +14,7 @@ from penstock.wire.batch import (
     CorruptBatch,
     has_valid_crc,
     read_header,
+    unpack_header,
 )
 
 Buffer = bytes | bytearray | memoryview
@@ -99,7 +99,7 @@ def scan_batches(read: Read, start: int, end: int, offset_min: int) -> Iterator[
             chunk, chunk_start = read(position, min(SCAN_CHUNK_BYTES, end - position)), position
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, "file is shorter than it was")
-        header = BatchHeader._make(HEADER.unpack_from(chunk, position - chunk_start))
+        header = unpack_header(chunk, position - chunk_start)
         problem = header_problem(header, offset_min)
         if problem is not None:
             raise BadBatch(position, problem)
@@ -128,7 +128,7 @@ def scan_headers(read: Read, start: int, end: int, offset_min: int) -> Iterator[
             chunk, chunk_start = read(position, min(HEADERS_CHUNK_BYTES, end - position)), position
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, "header is cut short")
-        header = BatchHeader._make(HEADER.unpack_from(chunk, position - chunk_start))
+        header = unpack_header(chunk, position - chunk_start)
         problem = header_problem(header, offset_min)
         if problem is not None:
             raise BadBatch(position, problem)

@@ -104,10 +104,15 @@ class Record(NamedTuple):
     size: int = 0  # Bytes of the record in its batch, uncompressed.
 
 
+def unpack_header(view: Buffer, position: int) -> BatchHeader:
+    """As `BatchHeader._make`, in half of the time; struct.error when fewer than 61 bytes are there."""
+    return tuple.__new__(BatchHeader, HEADER.unpack_from(view, position))
+
+
 def read_header(view: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`; CorruptBatch when fewer than 61 bytes are there."""
     try:
-        return BatchHeader._make(HEADER.unpack_from(view, position))
+        return unpack_header(view, position)
     except struct.error as error:
         raise CorruptBatch("batch header cut short") from error
 

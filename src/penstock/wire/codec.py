@@ -12,23 +12,17 @@ docs/adr/0001.)
 import struct
 import typing
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import BadPeer
+from penstock.wire.fields import ELEMENTS_MAX, Allowance, Buffer, Reader, read_tags, read_uuid
 from penstock.wire.schema_table import MESSAGES
 from penstock.wire.varint import InvalidVarint, read_uvarint, write_uvarint
 
-Buffer = bytes | bytearray | memoryview
-Reader = Callable[[Buffer, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 
-TAGS_MAX = 64  # Kafka defines fewer than ten for any message; more is an attack on the loop that skips them.
-# Array elements and tags in one request: ten times the partitions that a large broker has. An element of two bytes
-# becomes an object of 500, and takes 3 µs, so that a frame of the allowed 100 MiB would hold up everybody for minutes.
-ELEMENTS_MAX = 100_000
-UUIDS_MAX = 1024  # Of topics, remembered: requests name the same few again and again.
 ZERO_UUID = UUID(int=0)
 
 API_VERSIONS_KEY = 18
@@ -53,20 +47,6 @@ class Struct:
         return isinstance(other, Struct) and self.__dict__ == other.__dict__
 
     __hash__ = None  # type: ignore[assignment]
-
-
-class Allowance:
-    """How many elements the request that is being read may still have."""
-
-    __slots__ = ("left",)
-
-    def __init__(self) -> None:
-        self.left = ELEMENTS_MAX
-
-    def take(self, count: int) -> None:
-        self.left -= count
-        if self.left < 0:
-            raise BadPeer(f"more than {ELEMENTS_MAX} elements in a request")
 
 
 def decode_request(api_key: int, version: int, data: Buffer, position: int) -> Struct:
@@ -227,38 +207,6 @@ def _struct_reader(
     return read_struct
 
 
-def read_tags(
-    data: Buffer,
-    position: int,
-    known: dict[int, tuple[str, Reader]],
-    values: dict[str, Any],
-    allowance: Allowance | None = None,
-) -> int:
-    """Put the known tagged fields into `values`, skip the others, and give the position after them."""
-    if data[position] == 0:
-        return position + 1
-    count, position = read_uvarint(data, position)
-    if count > TAGS_MAX:
-        raise BadPeer(f"{count} tagged fields, {TAGS_MAX} are allowed")
-    if allowance is not None:
-        allowance.take(count)
-    previous = -1
-    for _ in range(count):
-        tag, position = read_uvarint(data, position)
-        size, position = read_uvarint(data, position)
-        end = position + size
-        if tag <= previous or end > len(data):
-            raise BadPeer(f"tag {tag} after {previous} with {size} bytes, {len(data) - position} are left")
-        previous = tag
-        if tag in known:
-            name, reader = known[tag]
-            values[name], stop = reader(data, position)
-            if stop != end:
-                raise BadPeer(f"tag {tag} has {size} bytes, its field takes {stop - position}")
-        position = end
-    return position
-
-
 def _field_reader(field: _Field, version: int, flexible: bool, allowance: Allowance | None) -> Reader:
     is_nullable = version in field.nullable_versions
     if field.type == "struct":
@@ -317,18 +265,6 @@ def _fixed_reader(layout: struct.Struct) -> Reader:
 
 def _read_bool(data: Buffer, position: int) -> tuple[bool, int]:
     return data[position] != 0, position + 1
-
-
-def read_uuid(data: Buffer, position: int) -> tuple[UUID, int]:
-    raw = bytes(data[position : position + 16])
-    if len(raw) < 16:
-        raise BadPeer("uuid cut short")
-    return _uuid(raw), position + 16
-
-
-@lru_cache(UUIDS_MAX)
-def _uuid(raw: bytes) -> UUID:
-    return UUID(bytes=raw)
 
 
 def _bytes_reader(flexible: bool, is_nullable: bool, is_text: bool, name: str) -> Reader:

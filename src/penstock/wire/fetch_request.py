@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import BadPeer
-from penstock.wire.codec import Allowance, read_tags, read_uuid
 from penstock.wire.fetch import FLEXIBLE_VERSION, SESSION_VERSION, TOPIC_ID_VERSION
-from penstock.wire.fields import read_count, read_string
+from penstock.wire.fields import Allowance, read_count, read_string, read_tags, read_uuid
 from penstock.wire.varint import InvalidVarint
 
 NO_REPLICA = -1

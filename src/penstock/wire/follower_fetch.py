@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import BadPeer
-from penstock.wire.codec import read_tags, read_uuid
-from penstock.wire.fields import read_count, read_length
+from penstock.wire.fields import read_count, read_length, read_tags, read_uuid
 from penstock.wire.varint import InvalidVarint, write_uvarint
 
 FOLLOWER_VERSION = 17

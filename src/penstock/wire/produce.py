@@ -13,8 +13,7 @@ from functools import lru_cache
 from uuid import UUID
 
 from penstock.base.errors import BadPeer
-from penstock.wire.codec import Allowance, read_tags, read_uuid
-from penstock.wire.fields import read_count, read_length, read_string
+from penstock.wire.fields import Allowance, read_count, read_length, read_string, read_tags, read_uuid
 from penstock.wire.varint import InvalidVarint, read_uvarint, write_uvarint
 
 FLEXIBLE_VERSION = 9

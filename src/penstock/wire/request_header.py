@@ -4,7 +4,7 @@ import struct
 from typing import NamedTuple
 
 from penstock.base.errors import BadPeer
-from penstock.wire.codec import Buffer, read_tags
+from penstock.wire.fields import Buffer, read_tags
 
 _FIXED = struct.Struct(">hhih")  # The last is the length of the client id.
 
