@@ -24,7 +24,7 @@ MODULES = (
     "partition/batch_check", "partition/fetcher", "partition/leader_epochs", "partition/manager", "partition/partition",
     "partition/producer_files", "partition/producer_state", "partition/replica_state", "partition/transactions",
     "partition/waiters",
-    "server/connection", "server/dispatch", "server/fetch_session", "server/listener", "server/peer",
+    "server/connection", "server/dispatch", "server/fetch_session", "server/listener", "server/outbox", "server/peer",
     "server/handlers/fetch", "server/handlers/produce",
 )  # fmt: skip
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage import kernel_syncs
+from penstock.base import kernel_queue
+from penstock.base.kernel_queue import EVENT, KernelQueue
 from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import PosixFile, PosixFileSystem
 from penstock.storage.group_commit import GroupCommit
@@ -34,7 +35,7 @@ def written(path: Path) -> PosixFile:
 @pytest.fixture(autouse=True)
 def _have_kernel_syncs() -> None:
     try:
-        kernel_syncs._Queue().close()
+        KernelQueue(1).close()
     except OSError as error:
         pytest.skip(f"NOT TESTED: this system syncs files by threads only: {error}")
 
@@ -63,11 +64,11 @@ def test_syncs_of_many_files_are_under_way_at_once(tmp_path: Path) -> None:
 
 def test_what_goes_wrong_is_told_to_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that fails, as its answer would look."""
-    events = kernel_syncs._Queue.events
+    events = KernelQueue.events
 
-    def failed(queue: kernel_syncs._Queue) -> bytes:
-        answers = kernel_syncs._EVENT.iter_unpack(events(queue))
-        return b"".join(kernel_syncs._EVENT.pack(number, 0, -errno.EIO, 0) for number, *_ in answers)
+    def failed(queue: KernelQueue) -> bytes:
+        answers = EVENT.iter_unpack(events(queue))
+        return b"".join(EVENT.pack(number, 0, -errno.EIO, 0) for number, *_ in answers)
 
     async def scenario(syncs: KernelSyncs) -> None:
         done = syncs.begin(written(tmp_path / "file").descriptor)
@@ -76,7 +77,7 @@ def test_what_goes_wrong_is_told_to_who_waits(tmp_path: Path, monkeypatch: pytes
             await done
         assert caught.value.errno == errno.EIO
 
-    monkeypatch.setattr(kernel_syncs._Queue, "events", failed)
+    monkeypatch.setattr(KernelQueue, "events", failed)
     with_syncs(scenario)
 
 
@@ -84,11 +85,11 @@ def test_a_log_commits_what_the_kernel_has_synced_and_fails_when_it_has_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = [0, -errno.EIO]
-    events = kernel_syncs._Queue.events
+    events = KernelQueue.events
 
-    def answers(queue: kernel_syncs._Queue) -> bytes:
-        found = list(kernel_syncs._EVENT.iter_unpack(events(queue)))
-        return b"".join(kernel_syncs._EVENT.pack(number, 0, results.pop(0), 0) for number, *_ in found)
+    def answers(queue: KernelQueue) -> bytes:
+        found = list(EVENT.iter_unpack(events(queue)))
+        return b"".join(EVENT.pack(number, 0, results.pop(0), 0) for number, *_ in found)
 
     async def scenario(syncs: KernelSyncs) -> None:
         failures: list[OSError] = []
@@ -106,7 +107,7 @@ def test_a_log_commits_what_the_kernel_has_synced_and_fails_when_it_has_not(
         assert [error.errno for error in failures] == [errno.EIO]
         assert results == []
 
-    monkeypatch.setattr(kernel_syncs._Queue, "events", answers)
+    monkeypatch.setattr(KernelQueue, "events", answers)
     with_syncs(scenario)
 
 
@@ -187,7 +188,7 @@ def test_a_file_system_syncs_with_and_without_the_kernel_s_help(
 
     monkeypatch.setattr(PosixFile, "sync", counted)
     if not is_available:
-        monkeypatch.setattr(kernel_syncs, "_CALL_NUMBERS", {})
+        monkeypatch.setattr(kernel_queue, "_CALL_NUMBERS", {})
         monkeypatch.delattr(os, "eventfd")  # As on a system that is not Linux.
     run(main())
     assert len(by_thread) == (0 if is_available else 2)

@@ -18,6 +18,7 @@ from penstock.base.errors import BadPeer
 from penstock.base.logging import get_logger
 from penstock.server.authentication import Authentication
 from penstock.server.network import tune
+from penstock.server.outbox import JOINED_BYTES_MAX
 from penstock.storage import page_cache
 from penstock.storage.log_slice import LogSlice, SliceGone
 from penstock.storage.segment import NotCached
@@ -41,7 +42,6 @@ WRITE_BUFFER_BYTES = 4 << 20  # Four fetch replies of the default size; then the
 TRANSPORT_BYTES_MAX = 0
 NO_DESCRIPTOR = -1
 TURN_REQUESTS_MAX = 16  # That one client gets in a turn of the loop, about a millisecond.
-JOINED_BYTES_MAX = 4 << 10  # Replies up to here are copied into one: that costs less than to send several buffers.
 TURN_BYTES = 16 << 10  # Of their replies: the large ones take longer to make.
 FRAME_PROGRESS_BYTES = 4096  # What has to come of a frame within FRAME_STALL_S: 400 bytes a second.
 
@@ -336,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         # Replies that get ready together leave together: a send costs more than making the reply.
         self._is_flush_due = True
-        asyncio.get_running_loop().call_soon(self._flush)
+        self._listener.outbox.call_at_end(self._flush)
 
     def _flush(self) -> None:
         """Send every reply whose turn it is."""
@@ -387,6 +387,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         if self._transport.is_closing():
             raise SliceGone("the connection is lost")  # Its descriptor may be another connection's by now.
+        self._listener.outbox.flush_before(self._descriptor)
         has_socket = self._descriptor != NO_DESCRIPTOR and page_cache.can_tell()
         if has_socket and not self._transport.get_write_buffer_size():
             part.send(self._descriptor)
@@ -424,10 +425,14 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._unsent_bytes -= size
         self._listener.unsent_bytes -= size
-        if size <= JOINED_BYTES_MAX:
+        outbox = self._listener.outbox
+        if size > JOINED_BYTES_MAX:
+            outbox.flush_before(self._descriptor)
+            self._transport.writelines(buffers)
+        elif self._descriptor == NO_DESCRIPTOR or self._transport.get_write_buffer_size():
             self._transport.write(b"".join(buffers))
         else:
-            self._transport.writelines(buffers)
+            outbox.send(self._transport, self._descriptor, b"".join(buffers))
 
     async def _load(self, part: LogSlice, miss: NotCached) -> None:
         await part.load(miss)
@@ -497,6 +502,7 @@ class Connection(asyncio.BufferedProtocol):
         elif not self.is_closed and self._transport is not None:
             log.debug("connection closed", peer=self.peer, reason=reason)
             self.is_closed = True
+            self._listener.outbox.flush_before(self._descriptor)
             if after_writing and not self._is_writing_paused:
                 self._transport.close()
             else:
@@ -505,4 +511,5 @@ class Connection(asyncio.BufferedProtocol):
     def close_gently(self) -> None:
         """Close once the replies that are ready have been sent."""
         if self._transport is not None:
+            self._listener.outbox.flush_before(self._descriptor)
             self._transport.close()

@@ -10,6 +10,7 @@ from penstock.server.connection import Connection
 from penstock.server.connection_rates import ConnectionRates
 from penstock.server.dispatch import Dispatcher
 from penstock.server.network import Listener, Network
+from penstock.server.outbox import Outbox
 from penstock.wire.framing import RECEIVE_BYTES
 
 log = get_logger(__name__)
@@ -29,6 +30,7 @@ class ConnectionListener:
         self.frame_bytes_max = config.socket_request_max_bytes
         self.budget_used = 0  # Bytes of the requests that are being worked on.
         self.budget_max = config.queued_max_request_bytes
+        self.outbox = Outbox()
         self.unsent_bytes = 0  # Of replies that are ready, or that their peers do not read.
         self.send_buffer_bytes = config.socket_send_buffer_bytes
         self.dispatch = dispatcher.dispatch
@@ -64,10 +66,11 @@ class ConnectionListener:
             connection.close_gently()
         for _ in range(100):
             if not self._connections:
-                return
+                break
             await asyncio.sleep(0.01)
         for connection in list(self._connections):
             connection.close("the broker stops")
+        self.outbox.close()
 
     def on_connected(self, connection: Connection) -> bool:
         """Count the connection in; False when there are too many already."""
