@@ -1,12 +1,19 @@
 import asyncio
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+import uvloop
+from in_process_broker import RunningBroker, until
+from in_process_broker import run as run_broker
 
 from penstock.base import kernel_queue
 from penstock.base.kernel_queue import KernelQueue
+from penstock.server.api import ApiKey
 from penstock.server.outbox import JOINED_BYTES_MAX, REPLIES_MAX, Outbox
 
 
@@ -203,3 +210,40 @@ def test_what_is_due_at_the_end_of_a_turn_comes_before_its_replies_and_fails_alo
 
     run(scenario)
     assert "out of order" in caplog.text
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_each_client_of_a_broker_gets_its_own_replies_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """Many at a time, with clients that leave in the midst of it, and whose descriptors others get."""
+    counts: list[int] = []
+    submit = KernelQueue.submit
+    monkeypatch.setattr(KernelQueue, "submit", lambda queue, count: counts.append(count) or submit(queue, count))
+    random = Random(7)
+
+    async def talk(port: int, number: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        answered = 0
+        for _ in range(20):
+            asked = random.randint(1, 5)
+            for correlation_id in range(number + answered, number + answered + asked):
+                writer.write(struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, correlation_id, -1))
+            if random.random() < 0.02:
+                writer.transport.abort()  # Without a look at the replies.
+                return
+            for _ in range(asked):
+                size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
+                assert correlation_id == number + answered
+                await reader.readexactly(size - 4)
+                answered += 1
+        writer.close()
+
+    async def scenario(broker: RunningBroker) -> None:
+        for round_number in range(3):
+            numbers = (round_number * 1_000_000 + client * 1_000 for client in range(60))
+            await asyncio.gather(*(talk(broker.listener.port, number) for number in numbers))
+        await until(lambda: not broker.listener._connections, "connections are gone")
+
+    run_broker(scenario, tmp_path, new_loop=new_loop)
+    assert max(counts) > 5

@@ -67,7 +67,7 @@ class Outbox:
     def flush(self) -> None:
         waiting, self._waiting = self._waiting, {}
         if len(waiting) > 1 and (self._queue is not None or self._open()):
-            replies = self._sent_at_once(waiting)
+            replies = self._send_at_once(waiting)
         else:
             replies = list(waiting.values())
         for transport, reply in replies:
@@ -92,7 +92,7 @@ class Outbox:
             return False
         return True
 
-    def _sent_at_once(self, waiting: dict[int, Waiting]) -> list[Waiting]:
+    def _send_at_once(self, waiting: dict[int, Waiting]) -> list[Waiting]:
         """Send them; gives those that were not, or not to their end, with what is left of them."""
         queue = self._queue
         assert queue is not None
@@ -113,8 +113,10 @@ class Outbox:
             start += size
         taken = queue.submit(len(sent))
         left = sent[taken:]
-        # A socket's request is done when it is submitted: nobody waits here.
-        for number, _, result, _ in EVENT.iter_unpack(queue.events(count_min=taken)):
+        # A socket's request is done when it is submitted, so that nobody waits here.
+        events = queue.events(count_min=taken)
+        assert len(events) == taken * EVENT.size, f"{taken} replies sent, told of {len(events)} bytes of events"
+        for number, _, result, _ in EVENT.iter_unpack(events):
             transport, reply = sent[number]
             if result != len(reply):  # A full socket, or an error, which the transport will meet as well.
                 left.append((transport, reply[max(result, 0) :]))
