@@ -85,7 +85,8 @@ def serve(
 
 
 def _run(properties: dict[str, str]) -> int:
-    # What a start makes stays, but for a few hundred objects. To look for those is a seventh of it.
+    # What imports make stays, but for a few hundred objects, and to look for those is a seventh of a start. The broker
+    # turns the collector on again.
     gc.disable()
     from socket import gethostname
 

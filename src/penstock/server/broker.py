@@ -274,11 +274,13 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[int], None]) -> None:
             random=random,
             files_max=_raise_file_limit(),
         )
-        await broker.start()
-        on_ready(broker.listener.port)
+        # Before the start, which may wait for ZooKeeper for hours, and try again and again meanwhile.
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 20, 100)
         gc.enable()
+        await broker.start()
+        on_ready(broker.listener.port)
+        gc.freeze()
         await stopping.wait()
         await broker.stop()
 
