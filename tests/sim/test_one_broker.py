@@ -68,3 +68,13 @@ def test_an_answer_before_the_sync_is_found_out(monkeypatch):
 
     monkeypatch.setattr(Log, "on_flushed", hasty)
     assert "acked-lost" in SEEDS.problems_of(range(1, 300))
+
+
+def test_a_log_that_does_not_open_is_found_out(monkeypatch):
+    """Only a disk without room excuses it, and that is the scenario of few seeds."""
+
+    def fails(self, segment):
+        raise OSError("broken")
+
+    monkeypatch.setattr("penstock.storage.recovery._Opening._rewrite", fails)
+    assert "kafka_storage_error" in SEEDS.problems_of(range(1, 300))

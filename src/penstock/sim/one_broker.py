@@ -50,6 +50,7 @@ class Simulation:
             durable=[TopicPartition(DURABLE, number) for number in range(scenario.partitions)],
             volatile=[TopicPartition(VOLATILE, 0)],
             losses=lambda: self.machine.disk.losses,
+            has_room=lambda: self.machine.disk.capacity_bytes is None,
         )
 
     async def verdict(self) -> list[str]:

@@ -58,6 +58,7 @@ class Workload:
         durable: Sequence[TopicPartition],
         volatile: Sequence[TopicPartition],
         losses: Callable[[], int],
+        has_room: Callable[[], bool],
     ) -> None:
         self.complaints: list[str] = []  # What no history can show: silence, and offsets that no longer exist.
         self._scenario = scenario
@@ -67,6 +68,7 @@ class Workload:
         self._durable = set(durable)
         self._partitions = [*durable, *volatile]
         self._losses = losses
+        self._has_room = has_room
         self._sent = 0
 
     def log_of(self, partition: TopicPartition) -> Log:
@@ -176,11 +178,17 @@ class Workload:
             return None
         if reply.error is not ErrorCode.none:
             self._history.fail(number, poll, reply.error.name)
-            if reply.error is not ErrorCode.unknown_topic_or_partition:
+            if not self._is_excused(reply.error):
                 self.complaints.append(f"fetch of {log.partition} at {start}: {reply.error.name}")
             return None
         self._history.ok(number, poll, Polled(reply.high_watermark, tuple(reply.records)))
         return reply
+
+    def _is_excused(self, error: ErrorCode) -> bool:
+        if error is ErrorCode.kafka_storage_error:
+            # After a failed sync a log is written anew before it is read, and that takes room.
+            return not self._has_room()
+        return error is ErrorCode.unknown_topic_or_partition
 
     async def check_alive(self) -> None:
         """Complain unless every partition takes a record. The broker must be up and stay up."""
