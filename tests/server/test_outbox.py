@@ -48,6 +48,9 @@ class Line:
     def write(self, data: bytes) -> None:
         self.given += data
 
+    def abort(self) -> None:
+        self.is_lost = True
+
     def received(self) -> bytes:
         data = b""
         try:
@@ -191,6 +194,25 @@ def test_without_such_a_queue_transports_send(lines: list[Line], monkeypatch: py
             send(outbox, line, b"reply")
         await turn()
         assert [line.given for line in lines[:3]] == [b"reply"] * 3
+
+    run(scenario)
+
+
+def test_a_kernel_that_does_not_tell_what_it_sent_is_not_asked_again(
+    lines: list[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KernelQueue, "events", lambda self, count_min: memoryview(b""))
+
+    async def scenario(outbox: Outbox) -> None:
+        for line in lines[:3]:
+            send(outbox, line, b"reply")
+        await turn()
+        assert all(line.is_lost for line in lines[:3])
+        monkeypatch.undo()
+        for line in lines[3:6]:
+            send(outbox, line, b"reply")
+        await turn()
+        assert [line.given for line in lines[:6]] == [b""] * 3 + [b"reply"] * 3
 
     run(scenario)
 

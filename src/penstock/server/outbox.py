@@ -76,6 +76,10 @@ class Outbox:
 
     def close(self) -> None:
         self.flush()
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Send by transports from now on."""
         if self._queue is not None:
             self._queue.close()
             self._queue = None
@@ -115,7 +119,13 @@ class Outbox:
         left = sent[taken:]
         # A socket's request is done when it is submitted, so that nobody waits here.
         events = queue.events(count_min=taken)
-        assert len(events) == taken * EVENT.size, f"{taken} replies sent, told of {len(events)} bytes of events"
+        if len(events) != taken * EVENT.size:
+            # What came of some is not known, and what is told later must not be taken for news of other replies.
+            log.error("the kernel does not tell what it sent", replies=taken, told=len(events) // EVENT.size)
+            self._give_up()
+            for transport, _ in sent[:taken]:
+                transport.abort()  # Clients try again.
+            return left
         for number, _, result, _ in EVENT.iter_unpack(events):
             transport, reply = sent[number]
             if result != len(reply):  # A full socket, or an error, which the transport will meet as well.
