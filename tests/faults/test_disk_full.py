@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError
 
+from penstock.storage.segment import RESERVE_BYTES_MAX
+
 from . import figures
 from .broker_process import BrokerProcess, running
 from .full_disk import SmallDisk, small_disk
@@ -14,6 +16,7 @@ from .load import Ledger, Load, Place, Record, audit, create_topic, delete_topic
 
 DISK_BYTES = 64 << 20
 METADATA_BYTES = 80 << 10  # Room for a commit of the metadata store.
+PROBE_BYTES = 100_000
 RESUME_S_MAX = 30  # What is promised; it takes milliseconds.
 PATIENT = {"message.timeout.ms": 60_000}  # A record that nobody refuses is not given up.
 NewBroker = Callable[..., BrokerProcess]
@@ -76,7 +79,7 @@ def test_deleting_a_topic_makes_room_for_writes(disk: SmallDisk, new_broker: New
         kept, doomed = create_topic(broker.bootstrap, "kept", 2), create_topic(broker.bootstrap, "doomed", 2)
         _fill_by_producing(broker, ledger, kept + doomed)
         disk.fill("ballast")
-        assert _produce(broker, kept[0]) == KafkaError.KAFKA_STORAGE_ERROR
+        _fill_reserved_space(broker, kept[0])
         reserve.unlink()
         begin = time.monotonic()
         delete_topic(broker.bootstrap, "doomed")
@@ -129,9 +132,17 @@ def _fill_by_producing(broker: BrokerProcess, ledger: Ledger, places: list[Place
         wait_until(lambda: ledger.errors[KafkaError.KAFKA_STORAGE_ERROR] > 100, "producers hear of the full disk")
 
 
+def _fill_reserved_space(broker: BrokerProcess, place: Place) -> None:
+    """A partition on a full disk takes what still fits into the space that it has reserved, and then nothing."""
+    for _ in range(RESERVE_BYTES_MAX // PROBE_BYTES + 1):
+        if _produce(broker, place) == KafkaError.KAFKA_STORAGE_ERROR:
+            return
+    pytest.fail("a full disk takes more than a partition can have reserved")
+
+
 def _produce(broker: BrokerProcess, place: Place) -> int | None:
     """Error code of one record; large, so that it does not fit into the last pages of the disk."""
-    error = produce_one(broker.bootstrap, place, b"probe:0:" + b"x" * 100_000)
+    error = produce_one(broker.bootstrap, place, b"probe:0:" + b"x" * PROBE_BYTES)
     return None if error is None else error.code()
 
 

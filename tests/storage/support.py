@@ -72,6 +72,7 @@ class FailingFileSystem(PosixFileSystem):
         self.before: Callable[[str, str], None] = lambda operation, path: None
         self.write_bytes_max: int | None = None  # As much of a write still gets through before it fails.
         self.syncs: list[str] = []
+        self.reserves: list[tuple[int, int]] = []  # Position and size of each.
 
     def open(self, path: str, *, create: bool = False) -> PosixFile:
         self.before("create" if create and not self.exists(path) else "open", path)
@@ -103,6 +104,14 @@ class FailingFile(PosixFile):
                 super().write([b"".join(buffers)[: self._failing.write_bytes_max]])
             raise
         super().write(buffers)
+
+    def reserve(self, position: int, size: int) -> None:
+        self._failing.reserves.append((position, size))
+        super().reserve(position, size)
+
+    def trim(self) -> None:
+        self._failing.before("trim", self.path)
+        super().trim()
 
     def truncate(self, size: int) -> None:
         self._failing.before("truncate", self.path)

@@ -3,6 +3,7 @@ import threading
 
 import pytest
 
+from penstock.storage import preallocation
 from penstock.storage.fs import PosixFileSystem
 
 from .support import run
@@ -50,6 +51,23 @@ def test_a_missing_file_is_only_made_on_request(tmp_path):
         fs.open(f"{tmp_path}/f")
     fs.open(f"{tmp_path}/f", create=True).close()
     assert fs.exists(f"{tmp_path}/f")
+
+
+def test_space_is_reserved_behind_the_end_and_given_back(tmp_path):
+    path = tmp_path / "file"
+    file = PosixFileSystem().open(str(path), create=True)
+    file.write((b"x" * 5000,))
+    file.trim()  # Nothing to give back.
+    plain_blocks = path.stat().st_blocks
+    is_reserved = preallocation.reserve(file.descriptor, 5000, 1 << 20)
+    assert file.size() == 5000
+    assert (path.stat().st_blocks * 512 > 1 << 20) == is_reserved, "told otherwise"
+    file.write((b"y" * 5000,))
+    assert path.read_bytes() == b"x" * 5000 + b"y" * 5000
+    file.trim()
+    assert path.stat().st_blocks <= plain_blocks + 16
+    assert path.read_bytes() == b"x" * 5000 + b"y" * 5000
+    file.close()
 
 
 def test_directories_are_listed_in_order_and_removed_whole(tmp_path):

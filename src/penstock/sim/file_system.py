@@ -44,6 +44,12 @@ class SimFile:
     def send(self, descriptor: int, position: int, size: int) -> int:
         raise AssertionError(f"{self.path}: the connections of a simulation have no sockets")
 
+    def reserve(self, position: int, size: int) -> None:
+        self._disk()
+
+    def trim(self) -> None:
+        self._disk()
+
     def truncate(self, size: int) -> None:
         self._disk().truncate(self._inode, self.path, size)
 

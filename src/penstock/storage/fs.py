@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from penstock.storage import page_cache
+from penstock.storage import page_cache, preallocation
 from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.kernel_syncs import KernelSyncs
 
@@ -38,6 +38,12 @@ class File(Protocol):
 
     def send(self, descriptor: int, position: int, size: int) -> int:
         """How many of these bytes a socket takes now. Waits for the disk unless they are cached."""
+
+    def reserve(self, position: int, size: int) -> None:
+        """Ask for disk space behind the end, where writes are about to come. It is a hint, and no error."""
+
+    def trim(self) -> None:
+        """Give back what is reserved behind the end."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -134,6 +140,14 @@ class PosixFile:
             return os.sendfile(descriptor, self._fd, position, size)
         except BlockingIOError:
             return 0
+
+    def reserve(self, position: int, size: int) -> None:
+        preallocation.reserve(self._fd, position, size)
+
+    def trim(self) -> None:
+        stat = os.fstat(self._fd)
+        if stat.st_blocks * 512 > stat.st_size + stat.st_blksize:
+            os.ftruncate(self._fd, stat.st_size)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)

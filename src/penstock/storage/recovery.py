@@ -205,6 +205,7 @@ class _Opening:
     def _secure(self, next_offset: Offset) -> None:
         """Make durable what was found: a process that was killed may have had no time for it."""
         for segment in self._scanned:
+            segment.trim()
             if not segment.is_active:
                 self._finish_indexes(segment)
         if next_offset <= self.recovery_point:

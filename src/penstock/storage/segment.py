@@ -37,6 +37,14 @@ HeaderTest = Callable[[BatchHeader], bool]
 
 UNINDEXED_BATCHES_MAX = 1000  # Kafka's interval has 68 of the smallest batches; far more is an index that was cut off.
 
+# A file system takes a third less time for bytes for which it has found space before. So a segment that grows reserves
+# some, in proportion: ten thousand small partitions must not fill the disk with nothing. Small writes gain nothing, and
+# to reserve waits for the file system's journal when a disk is busy.
+RESERVE_FOR_BYTES_MIN = 8 << 10
+RESERVE_SHARE = 4
+RESERVE_BYTES_MIN = 256 << 10
+RESERVE_BYTES_MAX = 16 << 20  # 4 MB at a time gain half as much.
+
 LOAD_BYTES = 1 << 20  # Read at a time to warm the cache: what a disk thread holds, whatever the reader asked for.
 
 
@@ -78,6 +86,8 @@ class Segment:
         self._limits = limits
         self._suffix = suffix  # After the usual names; for a segment that is being made and not yet in use.
         self._file: File | None = None
+        self._reserve_at = 0  # The size at which to think of reserving space again.
+        self._has_reserve = False
         self._indexes: SegmentIndexes | None = None
         self._newest: tuple[int, Offset] | None = None  # Of a closed segment: largest timestamp, and where it is.
         self._was_rebuilt = False  # The indexes at hand come from the log itself: where they lead is all there is.
@@ -102,18 +112,20 @@ class Segment:
     def close(self) -> None:
         """For good: its name may be that of another file from now on."""
         self.changes += 1
+        self._give_back_reserve()
         self._limits.forget(self)
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._close_file()
 
     def maybe_close_file(self) -> bool:
         if self.is_dirty:  # About to be synced through its descriptor.
             return False
+        self._close_file()
+        return True
+
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
-        return True
 
     def maybe_release_indexes(self) -> bool:
         if self.is_active:  # Has entries that its files lack.
@@ -153,12 +165,41 @@ class Segment:
             self._note(self.size, header.size, header.last_offset, header.max_timestamp, index_interval_bytes)
 
     def _write(self, data: Buffer) -> None:
+        end = self.size + len(data)
+        if end > self._reserve_at and len(data) >= RESERVE_FOR_BYTES_MIN:
+            self._reserve(end)
         try:
             self.file.write((data,))
         except OSError:
-            self.file.truncate(self.size)
+            self._cut_file(self.size)
             raise
         self.is_dirty = True
+
+    def _reserve(self, end: int) -> None:
+        size = min(end // RESERVE_SHARE, RESERVE_BYTES_MAX)
+        if size >= RESERVE_BYTES_MIN:
+            self.file.reserve(self.size, end + size - self.size)
+            self._has_reserve = True
+        self._reserve_at = end + max(size, RESERVE_BYTES_MIN)
+
+    def _give_back_reserve(self) -> None:
+        if self._has_reserve:
+            self.trim()
+            self._reserve_at, self._has_reserve = 0, False
+
+    def trim(self) -> None:
+        """Give back the disk space that is reserved, by this process or by one that was killed."""
+        try:
+            self.file.trim()
+        except FileNotFoundError:
+            return  # It was closed for want of descriptors, and removed since.
+        except OSError as error:
+            log.warning("reserved disk space could not be given back", segment=self.path(), error=error)
+
+    def _cut_file(self, size: int) -> None:
+        self.file.truncate(size)
+        self._has_reserve = False
+        self._reserve_at = size + RESERVE_BYTES_MIN  # Not with the next write: it may be the disk that is full.
 
     def note_scanned(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
         """Index a batch found by a scan; `size` follows the scan."""
@@ -202,13 +243,14 @@ class Segment:
     def become_inactive(self) -> None:
         """End as the active segment; its indexes must have been stored as `final`."""
         self.is_active = False
+        self._give_back_reserve()
         self._release_indexes()
         self._txn_index = None
 
     def truncate(self, position: int) -> None:
         """Cut the file back to `position`, where a batch starts or the file is unsound."""
         was_noted = self.size > position
-        self.file.truncate(position)
+        self._cut_file(position)
         self.size = position
         self.is_dirty = True
         if was_noted:
@@ -218,7 +260,7 @@ class Segment:
         """Take off what begins at `position`, where the batch with `next_offset` starts, and be the active segment."""
         indexes = self.indexes  # Now: once the bytes are gone, those in the files look damaged.
         self.changes += 1
-        self.file.truncate(position)
+        self._cut_file(position)
         self.is_dirty = self.is_active = True
         self.size = position
         self._was_rebuilt = True  # The files still have entries of what is gone.
