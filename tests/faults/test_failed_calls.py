@@ -22,7 +22,8 @@ VerifyLog = Callable[[Path], None]
 STORAGE_ERROR = KafkaError.KAFKA_STORAGE_ERROR
 SLOW_SYNC_S = 1.0
 RECORDS = 30
-KERNEL_SYNCS = "io_setup"  # Without it threads sync, by calls that strace can see; tests/storage has the other way.
+# Without them threads sync, by calls that strace can see; tests/storage has the other ways.
+KERNEL_SYNCS = "io_uring_setup,io_setup"
 IN_FLIGHT_S = 2.0  # From the broker's decision to the producer's callback, on a busy machine.
 
 

@@ -6,24 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from penstock.base import kernel_queue
-from penstock.base.kernel_queue import EVENT, KernelQueue
+from penstock.base.io_ring import IoRing
 from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.fs import PosixFile, PosixFileSystem
 from penstock.storage.group_commit import GroupCommit
-from penstock.storage.kernel_syncs import IN_FLIGHT_MAX, KernelSyncs
+from penstock.storage.kernel_syncs import IN_FLIGHT_MAX, WAYS, KernelSyncs, QueuedSyncs, Way
 
 from .support import append, flush, opened, run, until
 
 Scenario = Callable[[KernelSyncs], Awaitable[None]]
+NewWay = Callable[[int], Way]
+WithSyncs = Callable[[Scenario], None]
 
 
-def with_syncs(scenario: Scenario) -> None:
-    async def main() -> None:
-        with KernelSyncs() as syncs:
-            await scenario(syncs)
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> type[IoRing | QueuedSyncs]:
+    try:
+        request.param(1).close()
+    except OSError as error:
+        pytest.skip(f"NOT TESTED: this system does not let us sync files by {request.param.__name__}: {error}")
+    return request.param
 
-    run(main())
+
+@pytest.fixture
+def with_syncs(way: NewWay) -> WithSyncs:
+    def carry_out(scenario: Scenario) -> None:
+        async def main() -> None:
+            with KernelSyncs([way]) as syncs:
+                await scenario(syncs)
+
+        run(main())
+
+    return carry_out
 
 
 def written(path: Path) -> PosixFile:
@@ -32,15 +46,7 @@ def written(path: Path) -> PosixFile:
     return file
 
 
-@pytest.fixture(autouse=True)
-def _have_kernel_syncs() -> None:
-    try:
-        KernelQueue(1).close()
-    except OSError as error:
-        pytest.skip(f"NOT TESTED: this system syncs files by threads only: {error}")
-
-
-def test_a_file_is_synced_and_its_waiter_told(tmp_path: Path) -> None:
+def test_a_file_is_synced_and_its_waiter_told(tmp_path: Path, with_syncs: WithSyncs) -> None:
     async def scenario(syncs: KernelSyncs) -> None:
         for number in range(3):
             done = syncs.begin(written(tmp_path / str(number)).descriptor)
@@ -50,7 +56,7 @@ def test_a_file_is_synced_and_its_waiter_told(tmp_path: Path) -> None:
     with_syncs(scenario)
 
 
-def test_syncs_of_many_files_are_under_way_at_once(tmp_path: Path) -> None:
+def test_syncs_of_many_files_are_under_way_at_once(tmp_path: Path, with_syncs: WithSyncs) -> None:
     async def scenario(syncs: KernelSyncs) -> None:
         files = [written(tmp_path / str(number)) for number in range(IN_FLIGHT_MAX)]
         for _ in range(5):
@@ -62,14 +68,15 @@ def test_syncs_of_many_files_are_under_way_at_once(tmp_path: Path) -> None:
     with_syncs(scenario)
 
 
-def test_what_goes_wrong_is_told_to_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fails, as its answer would look."""
-    events = KernelQueue.events
+def failing(way: type[IoRing | QueuedSyncs], results: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk whose syncs end so, as the kernel would tell."""
+    found = way.results
+    monkeypatch.setattr(way, "results", lambda self: [(number, results.pop(0)) for number, _ in found(self)])
 
-    def failed(queue: KernelQueue) -> bytes:
-        answers = EVENT.iter_unpack(events(queue))
-        return b"".join(EVENT.pack(number, 0, -errno.EIO, 0) for number, *_ in answers)
 
+def test_what_goes_wrong_is_told_to_who_waits(
+    tmp_path: Path, way: type[IoRing | QueuedSyncs], with_syncs: WithSyncs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario(syncs: KernelSyncs) -> None:
         done = syncs.begin(written(tmp_path / "file").descriptor)
         assert done is not None
@@ -77,19 +84,15 @@ def test_what_goes_wrong_is_told_to_who_waits(tmp_path: Path, monkeypatch: pytes
             await done
         assert caught.value.errno == errno.EIO
 
-    monkeypatch.setattr(KernelQueue, "events", failed)
+    failing(way, [-errno.EIO], monkeypatch)
     with_syncs(scenario)
 
 
 def test_a_log_commits_what_the_kernel_has_synced_and_fails_when_it_has_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, way: type[IoRing | QueuedSyncs], with_syncs: WithSyncs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = [0, -errno.EIO]
-    events = KernelQueue.events
-
-    def answers(queue: KernelQueue) -> bytes:
-        found = list(EVENT.iter_unpack(events(queue)))
-        return b"".join(EVENT.pack(number, 0, results.pop(0), 0) for number, *_ in found)
+    failing(way, results, monkeypatch)
 
     async def scenario(syncs: KernelSyncs) -> None:
         failures: list[OSError] = []
@@ -107,11 +110,10 @@ def test_a_log_commits_what_the_kernel_has_synced_and_fails_when_it_has_not(
         assert [error.errno for error in failures] == [errno.EIO]
         assert results == []
 
-    monkeypatch.setattr(KernelQueue, "events", answers)
     with_syncs(scenario)
 
 
-def test_who_no_longer_waits_is_not_told(tmp_path: Path) -> None:
+def test_who_no_longer_waits_is_not_told(tmp_path: Path, with_syncs: WithSyncs) -> None:
     async def scenario(syncs: KernelSyncs) -> None:
         file = written(tmp_path / "file")
         done, other = syncs.begin(file.descriptor), syncs.begin(file.descriptor)
@@ -124,21 +126,30 @@ def test_who_no_longer_waits_is_not_told(tmp_path: Path) -> None:
     with_syncs(scenario)
 
 
-def test_a_file_may_be_closed_while_it_is_synced(tmp_path: Path) -> None:
+def test_a_file_may_be_closed_while_it_is_synced(tmp_path: Path, with_syncs: WithSyncs) -> None:
     async def scenario(syncs: KernelSyncs) -> None:
-        file = written(tmp_path / "file")
-        done = syncs.begin(file.descriptor)
-        file.close()
-        assert done is not None
-        await done
+        for _ in range(100):
+            file = written(tmp_path / "file")
+            done = syncs.begin(file.descriptor)
+            file.close()
+            reader, writer = os.pipe()  # Has its descriptor now, and cannot be synced.
+            assert done is not None
+            await done
+            os.close(reader)
+            os.close(writer)
 
     with_syncs(scenario)
 
 
-def test_what_cannot_be_synced_so_is_left_to_threads() -> None:
+def test_what_cannot_be_synced_fails_or_is_left_to_threads(with_syncs: WithSyncs) -> None:
+    """io_uring takes a pipe and tells later, io_submit refuses it; a thread will find out the same."""
+
     async def scenario(syncs: KernelSyncs) -> None:
         reader, writer = os.pipe()
-        assert syncs.begin(writer) is None
+        done = syncs.begin(writer)
+        if done is not None:
+            with pytest.raises(OSError, match="Invalid argument"):
+                await done
         os.close(reader)
         os.close(writer)
         assert syncs.begin(writer) is None
@@ -150,14 +161,42 @@ def test_too_many_open_files_are_no_failure_of_the_disk(tmp_path: Path, monkeypa
     def refused(*_: int) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    async def scenario(syncs: KernelSyncs) -> None:
-        assert syncs.begin(written(tmp_path / "file").descriptor) is None
+    async def main() -> None:
+        with KernelSyncs([refused, QueuedSyncs]) as syncs:
+            assert syncs.begin(written(tmp_path / "file").descriptor) is None
 
     monkeypatch.setattr(os, "eventfd", refused)
-    with_syncs(scenario)
+    run(main())
 
 
-def test_nothing_is_left_open(tmp_path: Path) -> None:
+def test_where_one_way_is_closed_the_next_is_taken(tmp_path: Path, way: NewWay) -> None:
+    def forbidden(count_max: int) -> Way:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))  # As a container says it.
+
+    async def main() -> None:
+        with KernelSyncs([forbidden, way]) as syncs:
+            done = syncs.begin(written(tmp_path / "file").descriptor)
+            assert done is not None
+            await done
+
+    run(main())
+
+
+def test_a_ring_goes_round_and_round(tmp_path: Path) -> None:
+    try:
+        ring = IoRing(2)
+    except OSError as error:
+        pytest.skip(f"NOT TESTED: rings of the kernel. This system has none for us: {error}")
+    file = written(tmp_path / "file")
+    for number in range(1, 50):
+        assert ring.fdatasync(number, file.descriptor)
+        while not (found := ring.results()):
+            os.sched_yield()
+        assert found == [(number, 0)]
+    ring.close()
+
+
+def test_nothing_is_left_open(tmp_path: Path, with_syncs: WithSyncs) -> None:
     async def scenario(syncs: KernelSyncs) -> None:
         assert syncs.begin(file.descriptor) is not None  # Nobody waits for it.
 
@@ -171,7 +210,7 @@ def test_nothing_is_left_open(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_available", [True, False])
 def test_a_file_system_syncs_with_and_without_the_kernel_s_help(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_available: bool
+    tmp_path: Path, way: NewWay, monkeypatch: pytest.MonkeyPatch, is_available: bool
 ) -> None:
     by_thread: list[str] = []
     sync = PosixFile.sync
@@ -181,14 +220,20 @@ def test_a_file_system_syncs_with_and_without_the_kernel_s_help(
         sync(file)
 
     async def main() -> None:
-        with DiskThreads(count_max=1) as threads, KernelSyncs() as syncs:
+        with DiskThreads(count_max=1) as threads, KernelSyncs([way] if is_available else []) as syncs:
             fs = PosixFileSystem(threads, syncs)
             for _ in range(2):
                 await fs.sync(written(tmp_path / "file"))
 
     monkeypatch.setattr(PosixFile, "sync", counted)
-    if not is_available:
-        monkeypatch.setattr(kernel_queue, "_CALL_NUMBERS", {})
-        monkeypatch.delattr(os, "eventfd")  # As on a system that is not Linux.
     run(main())
     assert len(by_thread) == (0 if is_available else 2)
+
+
+@pytest.mark.parametrize("new", [IoRing, QueuedSyncs])
+@pytest.mark.parametrize("system", [("darwin", "x86_64"), ("linux", "s390x")])
+def test_a_system_without_it_says_so(monkeypatch: pytest.MonkeyPatch, new: NewWay, system: tuple[str, str]) -> None:
+    monkeypatch.setattr("sys.platform", system[0])
+    monkeypatch.setattr("platform.machine", lambda: system[1])
+    with pytest.raises(OSError, match="not implemented"):
+        new(1)

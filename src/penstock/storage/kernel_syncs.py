@@ -1,15 +1,17 @@
 """Syncs that the kernel carries out by itself: one call begins one, and a descriptor tells the loop of its end.
 
 A thread that has synced needs the interpreter's lock, which the loop holds: to hand it over takes both of them longer
-than the sync takes a good disk. Linux does it without a thread of ours since 4.18 (io_submit with IOCB_CMD_FDSYNC).
-Some containers and file systems do not allow it: then threads do it.
+than the sync takes a good disk. Linux does it without a thread of ours by io_uring, and where that is not allowed (many
+containers do not) by io_submit. Where neither is, threads do it.
 """
 
 import asyncio
 import os
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
+from penstock.base.io_ring import IoRing
 from penstock.base.kernel_queue import EVENT, FDSYNC, REQUEST, TELLS, KernelQueue
 from penstock.base.logging import get_logger
 
@@ -18,15 +20,60 @@ log = get_logger(__name__)
 IN_FLIGHT_MAX = 64  # A log has one at a time; more of them wait for threads, and would wait for the disk anyway.
 
 
+class Way(Protocol):
+    """How the kernel is asked. Made for so many at a time; OSError or ImportError then: it cannot be asked so."""
+
+    @property
+    def descriptor(self) -> int:
+        """Can be read from when there are results."""
+
+    def fdatasync(self, number: int, descriptor: int) -> bool:
+        """Begin one; False if the kernel does not take it."""
+
+    def results(self) -> Iterable[tuple[int, int]]:
+        """The number of each that has ended since, and 0 or the error, below 0."""
+
+    def close(self) -> None:
+        """Return when nothing is under way."""
+
+
+class QueuedSyncs:
+    """By io_submit, since Linux 4.18. A worker of the kernel syncs, on the processor that asked for it and no other."""
+
+    def __init__(self, count_max: int) -> None:
+        self._queue = KernelQueue(count_max)  # First: only Linux has eventfds.
+        try:
+            self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:
+            self._queue.close()
+            raise
+
+    def fdatasync(self, number: int, descriptor: int) -> bool:
+        what, told = (FDSYNC, 0, descriptor, 0, 0, 0, 0), (TELLS, self.descriptor)
+        REQUEST.pack_into(self._queue.requests, 0, number, 0, 0, *what, *told)
+        return self._queue.submit(1) == 1
+
+    def results(self) -> list[tuple[int, int]]:
+        os.eventfd_read(self.descriptor)  # Before the events: one that comes in between is told of again.
+        return [(number, result) for number, _, result, _ in EVENT.iter_unpack(self._queue.events())]
+
+    def close(self) -> None:
+        self._queue.close()
+        os.close(self.descriptor)
+
+
+WAYS: Sequence[Callable[[int], Way]] = (IoRing, QueuedSyncs)  # The first that can be had.
+
+
 class KernelSyncs:
     """For the event loop in which it is used. As a context manager: at its end no sync is under way."""
 
-    def __init__(self) -> None:
-        self._queue: KernelQueue | None = None
+    def __init__(self, ways: Sequence[Callable[[int], Way]] = WAYS) -> None:
+        self._ways = ways
+        self._way: Way | None = None
         self._is_unavailable = False
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._count = 0
-        self._event_fd = -1
 
     def __enter__(self) -> Self:
         return self
@@ -34,24 +81,21 @@ class KernelSyncs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._queue is not None:
-            asyncio.get_running_loop().remove_reader(self._event_fd)
-            self._queue.close()  # Waits for those that are under way.
-            os.close(self._event_fd)
-            self._queue = None
+        if self._way is not None:
+            asyncio.get_running_loop().remove_reader(self._way.descriptor)
+            self._way.close()  # Waits for those that are under way.
+            self._way = None
         self._is_unavailable = True
 
     def begin(self, descriptor: int) -> "asyncio.Future[None] | None":
         """Done, or failed with OSError, when all that was written to the file is on disk; None: ask a thread."""
-        if self._queue is None and not self._open():
+        if self._way is None and not self._open():
             return None
-        assert self._queue is not None
+        assert self._way is not None
         if len(self._waiting) >= IN_FLIGHT_MAX:
             return None
         self._count += 1
-        what, told = (FDSYNC, 0, descriptor, 0, 0, 0, 0), (TELLS, self._event_fd)
-        REQUEST.pack_into(self._queue.requests, 0, self._count, 0, 0, *what, *told)
-        if not self._queue.submit(1):
+        if not self._way.fdatasync(self._count, descriptor):
             return None  # The file system cannot do it. Or the file is not fit for it, as the thread will say.
         future = self._waiting[self._count] = asyncio.get_running_loop().create_future()
         return future
@@ -60,25 +104,21 @@ class KernelSyncs:
         """With the first sync, not with the broker: ctypes takes a while to load."""
         if self._is_unavailable:
             return False
-        try:
-            queue = KernelQueue(IN_FLIGHT_MAX)  # First: only Linux has eventfds.
+        for way in self._ways:
             try:
-                self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            except OSError:
-                queue.close()
-                raise
-        except (OSError, ImportError) as error:  # Not the disk's failure: nobody may take it for one.
-            self._is_unavailable = True
-            log.debug("threads sync files: the kernel does not do it by itself", reason=error)
-            return False
-        self._queue = queue
-        asyncio.get_running_loop().add_reader(self._event_fd, self._on_done)
-        return True
+                self._way = way(IN_FLIGHT_MAX)
+            except (OSError, ImportError) as error:  # Not the disk's failure: nobody may take it for one.
+                log.debug("the kernel does not sync so", way=way, reason=error)
+                continue
+            asyncio.get_running_loop().add_reader(self._way.descriptor, self._on_done)
+            return True
+        self._is_unavailable = True
+        log.debug("threads sync files")
+        return False
 
     def _on_done(self) -> None:
-        assert self._queue is not None
-        os.eventfd_read(self._event_fd)  # Before the events: one that comes in between is told of again.
-        for number, _, result, _ in EVENT.iter_unpack(self._queue.events()):
+        assert self._way is not None
+        for number, result in self._way.results():
             future = self._waiting.pop(number)
             if future.cancelled():
                 continue
