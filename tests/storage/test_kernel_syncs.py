@@ -1,7 +1,7 @@
 import asyncio
 import errno
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -182,18 +182,44 @@ def test_where_one_way_is_closed_the_next_is_taken(tmp_path: Path, way: NewWay) 
     run(main())
 
 
-def test_a_ring_goes_round_and_round(tmp_path: Path) -> None:
+@pytest.fixture
+def ring() -> Iterator[IoRing]:
     try:
         ring = IoRing(2)
     except OSError as error:
         pytest.skip(f"NOT TESTED: rings of the kernel. This system has none for us: {error}")
+    yield ring
+    ring.close()
+
+
+def results_of(ring: IoRing) -> list[tuple[int, int]]:
+    while not (found := ring.results()):
+        os.sched_yield()
+    return found
+
+
+def test_a_ring_goes_round_and_round(tmp_path: Path, ring: IoRing) -> None:
     file = written(tmp_path / "file")
     for number in range(1, 50):
         assert ring.fdatasync(number, file.descriptor)
-        while not (found := ring.results()):
-            os.sched_yield()
-        assert found == [(number, 0)]
-    ring.close()
+        assert results_of(ring) == [(number, 0)]
+
+
+def test_a_descriptor_that_fails_to_close_takes_no_result_away(
+    tmp_path: Path, ring: IoRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = os.close
+
+    def closed_and_failed(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))  # As NFS may say it.
+
+    file = written(tmp_path / "file")
+    monkeypatch.setattr(os, "close", closed_and_failed)
+    for number in (1, 2):
+        assert ring.fdatasync(number, file.descriptor)
+        assert results_of(ring) == [(number, 0)]
+    monkeypatch.undo()
 
 
 def test_nothing_is_left_open(tmp_path: Path, with_syncs: WithSyncs) -> None:

@@ -4,14 +4,15 @@ Here for syncs alone. A thread of the kernel carries a request out, on whatever 
 can be read from while there are results.
 """
 
+import contextlib
 import errno
 import mmap
 import os
 import platform
 import struct
 import sys
-from collections.abc import Callable
-from functools import partial
+
+from penstock.base.system_call import system_call
 
 # The same on all machines.
 _SETUP, _ENTER = 425, 426
@@ -20,7 +21,6 @@ _IS_ONE_MAP = 1  # IORING_FEAT_SINGLE_MMAP, since Linux 5.4: requests and result
 _ENTRIES_AT = 0x10000000  # IORING_OFF_SQES
 
 _FSYNC, _DATA_ONLY = 3, 1  # IORING_OP_FSYNC, IORING_FSYNC_DATASYNC
-_ELSEWHERE = 1 << 4  # IOSQE_ASYNC: not in the call that submits it.
 
 # struct io_uring_params: entries of both rings, …, features, …; then of each ring where its head, tail, mask, …, are.
 _PARAMS = struct.Struct("=2I3II4I8IQ8IQ")
@@ -37,16 +37,9 @@ class IoRing:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         import ctypes  # Not with the module: it takes a while to load.
 
-        libc = ctypes.CDLL(None, use_errno=True)
-
-        def call(number: int, *types: type) -> Callable[..., int]:
-            function = libc["syscall"]
-            function.argtypes, function.restype = [ctypes.c_long, *types], ctypes.c_long
-            return partial(function, number)
-
         number, address = ctypes.c_uint, ctypes.c_void_p
-        setup = call(_SETUP, number, address)
-        self._enter = call(_ENTER, number, number, number, number, address, ctypes.c_size_t)
+        setup = system_call(_SETUP, number, address)
+        self._enter = system_call(_ENTER, number, number, number, number, address, ctypes.c_size_t)
         params = ctypes.create_string_buffer(_PARAMS.size)
         self.descriptor = setup(count_max, params)  # The kernel has it closed on exec.
         if self.descriptor < 0:
@@ -85,7 +78,7 @@ class IoRing:
         except OSError:
             return False
         words, tail = self._words, self._words[self._tail]
-        what = (_FSYNC, _ELSEWHERE, 0, own, 0, 0, 0, _DATA_ONLY)
+        what = (_FSYNC, 0, 0, own, 0, 0, 0, _DATA_ONLY)
         _ENTRY.pack_into(self._entries, (tail & self._mask) * _ENTRY.size, *what, number)
         words[self._tail] = after = (tail + 1) & 0xFFFFFFFF
         self._enter(self.descriptor, 1, 0, 0, None, 0)
@@ -103,10 +96,12 @@ class IoRing:
         while head != words[self._results_tail]:
             at = self._results_at + (head & self._results_mask) * _RESULT.size
             number, result, _ = _RESULT.unpack_from(self._memory, at)
-            os.close(self._descriptors.pop(number))
             found.append((number, result))
             head = (head + 1) & 0xFFFFFFFF
         words[self._results_head] = head
+        for number, _ in found:
+            with contextlib.suppress(OSError):  # A network's file system may fail here; what counts is the sync's word.
+                os.close(self._descriptors.pop(number))
         return found
 
     def close(self) -> None:

@@ -8,9 +8,9 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
+
+from penstock.base.system_call import system_call
 
 WRITE = 1  # IOCB_CMD_PWRITE
 FDSYNC = 3  # IOCB_CMD_FDSYNC, since Linux 4.18
@@ -45,18 +45,11 @@ class KernelQueue:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         import ctypes  # Not with the module: it takes a while to load.
 
-        libc = ctypes.CDLL(None, use_errno=True)
-
-        def call(number: int, *types: type) -> Callable[..., int]:
-            function = libc["syscall"]
-            function.argtypes, function.restype = [ctypes.c_long, *types], ctypes.c_long
-            return partial(function, number)
-
         long, address, queue = ctypes.c_long, ctypes.c_void_p, ctypes.c_ulong
-        setup = call(numbers.setup, long, address)
-        self._destroy = call(numbers.destroy, queue)
-        self._submit = call(numbers.submit, queue, long, address)
-        self._getevents = call(numbers.getevents, queue, long, long, address, address)
+        setup = system_call(numbers.setup, long, address)
+        self._destroy = system_call(numbers.destroy, queue)
+        self._submit = system_call(numbers.submit, queue, long, address)
+        self._getevents = system_call(numbers.getevents, queue, long, long, address, address)
         self._queue = queue(0)
         if setup(count_max, ctypes.byref(self._queue)) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
