@@ -20,7 +20,7 @@ _WAIT = 1  # IORING_ENTER_GETEVENTS
 _IS_ONE_MAP = 1  # IORING_FEAT_SINGLE_MMAP, since Linux 5.4: requests and results are in one piece of memory.
 _ENTRIES_AT = 0x10000000  # IORING_OFF_SQES
 
-_FSYNC, _DATA_ONLY = 3, 1  # IORING_OP_FSYNC, IORING_FSYNC_DATASYNC
+_FSYNC, _DATA_ONLY = 3, 1  # IORING_OP_FSYNC, IORING_FSYNC_DATASYNC. Never done in the call that submits it.
 
 # struct io_uring_params: entries of both rings, …, features, …; then of each ring where its head, tail, mask, …, are.
 _PARAMS = struct.Struct("=2I3II4I8IQ8IQ")
