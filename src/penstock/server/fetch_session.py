@@ -132,8 +132,11 @@ class FetchSessionCache:
 
         The client then goes on without a session: it names all its partitions in each fetch.
         """
+        before = len(session.partitions)
         session.update(wanted, forgotten)
-        if wanted and sum(len(known.partitions) for known in self._sessions.values()) > PARTITIONS_MAX:
+        if len(session.partitions) <= before:
+            return  # As with nearly every fetch. There may be a thousand sessions to look at.
+        if sum(len(known.partitions) for known in self._sessions.values()) > PARTITIONS_MAX:
             self.close(session.session_id)
             raise Refused(ErrorCode.fetch_session_id_not_found, f"more than {PARTITIONS_MAX} partitions in sessions")
 
