@@ -25,7 +25,7 @@ MODULES = (
     "partition/producer_files", "partition/producer_state", "partition/replica_state", "partition/transactions",
     "partition/waiters",
     "server/connection", "server/dispatch", "server/fetch_session", "server/listener", "server/outbox", "server/peer",
-    "server/handlers/fetch", "server/handlers/produce",
+    "server/prepared_fetch", "server/handlers/fetch", "server/handlers/produce",
 )  # fmt: skip
 
 # Types are checked by `make check`, with all libraries at hand; here they are only used.

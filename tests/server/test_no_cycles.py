@@ -5,9 +5,11 @@ import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from in_process_broker import Client, RunningBroker, fetch_fields, produce_fields, run
+from session_reader import SessionReader
 
 from penstock.server.api import ApiKey
 from penstock.wire.codec import Struct
@@ -37,6 +39,16 @@ async def fetch(client: Client) -> None:
     await client.fetch("t", 0)
 
 
+async def fetch_much_and_read_on(client: Client) -> None:
+    wanted = {"topics": [Struct(topic_id=UUID(int=0), name="t")], "allow_auto_topic_creation": False}
+    told = await client.ask(ApiKey.METADATA, 12, include_topic_authorized_operations=False, **wanted)
+    for value in range(6):
+        await client.produce("t", bytes([value]) * 100_000)
+    reader = SessionReader(client, told.topics[0].topic_id)
+    for _ in range(3):
+        await reader.fetch()
+
+
 async def fetch_that_waits_in_vain(client: Client) -> None:
     await client.ask(ApiKey.FETCH, 12, **fetch_fields(("empty", 0, 0), wait_ms=5))
 
@@ -63,6 +75,7 @@ async def list_offsets(client: Client) -> None:
         produce_compressed,
         produce_refused,
         fetch,
+        fetch_much_and_read_on,
         fetch_that_waits_in_vain,
         fetch_that_waits_for_a_record,
         list_offsets,

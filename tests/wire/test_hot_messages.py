@@ -11,7 +11,7 @@ from penstock.server.api import ApiKey
 from penstock.wire import codec
 from penstock.wire.codec import Struct
 from penstock.wire.fetch import FetchedPartition, pack_fetch_response
-from penstock.wire.fetch_request import read_fetch_request
+from penstock.wire.fetch_request import read_fetch_request, read_on
 from penstock.wire.produce import (
     PartitionResult,
     pack_produce_response,
@@ -22,6 +22,8 @@ from penstock.wire.produce import (
 from produce_fields import produce_fields
 
 TOPIC_ID = UUID(int=77)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def topic_fields(version: int) -> dict[str, object]:
@@ -176,6 +178,33 @@ def test_a_fetch_request_cut_at_any_byte_is_refused(version: int) -> None:
     for end in range(4, len(data)):
         with pytest.raises(BadPeer):
             read_fetch_request(data[:end], 4, version)
+
+
+@given(
+    version=st.sampled_from(range(15, 19)),
+    numbers=st.tuples(*[INT32] * 5),
+    isolation_level=st.sampled_from([0, 1]),
+    partitions=st.lists(st.tuples(INT32, INT64, INT32, INT32), max_size=3, unique_by=lambda item: item[0]),
+    forgotten=st.lists(INT32, max_size=3),
+    session=st.tuples(INT32, INT32),
+    offset=INT64,
+)
+def test_a_fetch_request_that_reads_on_differs_in_its_session_and_its_offsets(
+    version: int,
+    numbers: tuple[int, ...],
+    isolation_level: int,
+    partitions: list[tuple[int, int, int, int]],
+    forgotten: list[int],
+    session: tuple[int, int],
+    offset: int,
+) -> None:
+    data = fetch_request(version, numbers, isolation_level, partitions, forgotten, 5)[4:]
+    offsets: dict[tuple[str | UUID, int], int] = {
+        (TOPIC_ID, item[0]): max(offset - number, -(2**63)) for number, item in enumerate(partitions)
+    }
+    then = [(index, offsets[TOPIC_ID, index], *rest) for index, _, *rest in partitions]
+    expected = fetch_request(version, (*numbers[:3], *session), isolation_level, then, forgotten, 5)[4:]
+    assert read_on(bytes(data), session, offsets) == bytes(expected)
 
 
 def fetch_request(

@@ -13,6 +13,7 @@ from penstock.wire.produce import ProduceStart
 if TYPE_CHECKING:
     from penstock.server.connection import Reply
     from penstock.server.context import Context
+    from penstock.server.prepared_fetch import PreparedFetch
 
 
 class ApiKey(IntEnum):
@@ -71,6 +72,7 @@ class Habits:
     """What the last requests over one connection were like: the next one of its kind is mostly alike."""
 
     produce_start: ProduceStart | None = None  # Of the last Produce.
+    prepared_fetch: "PreparedFetch | None" = None  # The answer to the next Fetch, if it is as expected.
     fetched_last: tuple[str | UUID, int] | None = None  # The last partition whose records a Fetch was answered with.
 
 

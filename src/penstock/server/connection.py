@@ -58,6 +58,7 @@ class Reply:
         "frame_bytes",
         "is_stored",
         "on_lost",
+        "on_sent",
         "parts",
         "size",
     )
@@ -71,6 +72,8 @@ class Reply:
         self.size = 0  # Bytes of it that are in memory, once it is ready.
         self.is_stored = False  # More of it is in files.
         self.on_lost: Callable[[], None] | None = None  # Called when the client leaves before that.
+        # Called with the reply, if some of it is in files, in the turn after the one in which its last byte has left.
+        self.on_sent: Callable[[Reply], None] | None = None
 
     def send(self, parts: list[Part]) -> None:
         assert self.parts is None, "replied twice"
@@ -90,6 +93,10 @@ class Reply:
         self.is_stored = stored_size > 0
         self.on_lost = None  # It refers to the request, which refers to this.
         self._connection.on_reply_ready(self)
+
+    def tell_sent(self) -> None:
+        assert self.on_sent is not None
+        self.attempt(self.on_sent, self)
 
     def skip(self) -> None:
         """Leave the place without a reply (acks=0)."""
@@ -144,6 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         self._replies: deque[Reply] = deque()
         self._outgoing: deque[Part] = deque()  # Of replies whose turn it is; the transport has no room for them yet.
         self._loading: asyncio.Task[None] | None = None  # What comes next, from the disk.
+        self._leaving: Reply | None = None  # The last one in there that wants to know when it has left.
         self._unsent_bytes = 0  # Of replies that are ready, and not given to the transport.
         self._transport: asyncio.Transport | None = None
         self._descriptor = NO_DESCRIPTOR  # Of the socket, if it is a real one.
@@ -201,6 +209,7 @@ class Connection(asyncio.BufferedProtocol):
         replies, self._replies = self._replies, deque()
         self._received.clear()
         self._outgoing.clear()
+        self._leaving = None
         for reply in replies:
             on_lost, reply.on_lost = reply.on_lost, None
             if on_lost is not None and reply.parts is None:
@@ -350,6 +359,8 @@ class Connection(asyncio.BufferedProtocol):
             size += done.size
             frame_bytes += done.frame_bytes
             is_stored = is_stored or done.is_stored
+            if done.on_sent is not None:
+                self._leaving = done
             parts += ready
         if frame_bytes:
             self._listener.release(frame_bytes)
@@ -374,6 +385,9 @@ class Connection(asyncio.BufferedProtocol):
                         parts.popleft()
                 else:
                     self._write_plain()
+            if not parts and self._leaving is not None and not self.is_closed:
+                leaving, self._leaving = self._leaving, None
+                asyncio.get_running_loop().call_soon(leaving.tell_sent)
         except NotCached as miss:
             assert isinstance(part, LogSlice)
             self._loading = asyncio.get_running_loop().create_task(self._load(part, miss))

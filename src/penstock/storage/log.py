@@ -403,7 +403,7 @@ class Log:
             return None
         stop, header = found
         self._note_read(header.base_offset, segment, stop)
-        return LogSlice(segment, position, stop - position)
+        return LogSlice(segment, position, stop - position, header.base_offset)
 
     def _find(self, offset: Offset) -> tuple[Segment, int]:
         """Where the batch with `offset` starts, or the first one behind it; at the log's end when there is none."""

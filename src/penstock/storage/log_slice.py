@@ -15,12 +15,13 @@ class SliceGone(Exception):
 
 
 class LogSlice:
-    __slots__ = ("_changes", "_end", "_is_loaded", "_position", "_segment", "_size")
+    __slots__ = ("_changes", "_end", "_is_loaded", "_position", "_segment", "_size", "next_offset")
 
-    def __init__(self, segment: Segment, position: int, size: int) -> None:
+    def __init__(self, segment: Segment, position: int, size: int, next_offset: int) -> None:
         self._segment = segment
         self._position = position
         self._size = size
+        self.next_offset = next_offset  # From which on its reader will read.
         self._end = position + size
         self._changes = segment.changes
         self._is_loaded = False  # A moment ago. Not asked again then, or a cache that forgets would hold us for ever.
@@ -32,6 +33,11 @@ class LogSlice:
     @property
     def is_done(self) -> bool:
         return self._position == self._end
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it can no longer be read."""
+        return self._segment.changes != self._changes
 
     def send(self, descriptor: int) -> int:
         """Give a socket what it takes of the rest; says how much. NotCached: `load` first.
@@ -62,7 +68,7 @@ class LogSlice:
         self._is_loaded = True
 
     def _file(self) -> File:
-        if self._segment.changes != self._changes:
+        if self.is_gone:
             raise SliceGone(f"{self._segment.path()} has changed")
         return self._segment.file
 

@@ -7,6 +7,7 @@ v7: forgotten [ name (v13: topic id), [ i32 ] ], v11: rack, v15: tag 1: replica 
 """
 
 import struct
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -25,6 +26,7 @@ REPLICA_STATE_VERSION = 15
 
 _HEAD = struct.Struct(">iiib")
 _INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
 _SESSION = struct.Struct(">ii")
 _PARTITION_V4 = struct.Struct(">iqi")
 _PARTITION_V5 = struct.Struct(">iqqi")
@@ -62,6 +64,25 @@ def read_fetch_request(frame: memoryview, position: int, version: int) -> FetchR
         return _read(frame, position, version)
     except (struct.error, IndexError, InvalidVarint, UnicodeDecodeError) as error:
         raise BadPeer(f"Fetch v{version} cannot be read: {error}") from error
+
+
+def read_on(body: bytes, session: tuple[int, int], offsets: Mapping[tuple[str | UUID, int], int]) -> bytes:
+    """A request, of REPLICA_STATE_VERSION or later, as it comes next if its sender reads on at these offsets.
+
+    `session`: its id and epoch, of which a first request does not know the one.
+    """
+    before, out, allowance = memoryview(body), bytearray(body), Allowance()
+    _SESSION.pack_into(out, _HEAD.size, *session)
+    topics_count, position = read_count(before, _HEAD.size + _SESSION.size, True)
+    for _ in range(topics_count):
+        topic, position = read_uuid(before, position)
+        count, position = read_count(before, position, True)
+        for _ in range(count):
+            (index,) = _INT32.unpack_from(body, position)
+            _INT64.pack_into(out, position + 2 * _INT32.size, offsets[topic, index])
+            position = read_tags(before, position + _PARTITION_V12.size, {}, {}, allowance)
+        position = read_tags(before, position, {}, {}, allowance)
+    return bytes(out)
 
 
 def _read(frame: memoryview, position: int, version: int) -> FetchRequest:

@@ -18,7 +18,8 @@ From v11 on a consumer may read from a follower (KIP-392). A leader that knows o
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from uuid import UUID
 
 from penstock.base.config import RACK_AWARE_SELECTOR
@@ -39,6 +40,7 @@ from penstock.server.fetch_session import (
     Quiet,
     SessionPartition,
 )
+from penstock.server.prepared_fetch import AnsweredFetch, NextOffsets, PreparedFetch, PreparedPartition
 from penstock.storage.fs import Buffer
 from penstock.storage.log_slice import LogSlice
 from penstock.storage.segment import NotCached
@@ -50,7 +52,13 @@ from penstock.wire.fetch import (
     FetchedPartition,
     pack_fetch_response,
 )
-from penstock.wire.fetch_request import FetchRequest, WantedPartition, read_fetch_request
+from penstock.wire.fetch_request import (
+    REPLICA_STATE_VERSION,
+    FetchRequest,
+    WantedPartition,
+    read_fetch_request,
+    read_on,
+)
 
 WAIT_MS_MAX = 60_000  # Longer than any client asks for; bounds how long a gone client is remembered.
 DISK_READS_MAX = 1000  # A reply needs a few dozen at most; more means that the cache loses pages as fast as we load.
@@ -58,6 +66,7 @@ REPLY_BYTES_MAX = 16 << 20  # The replies of others to the same client wait mean
 # Of a reply that is read before its first byte leaves: what does not fit into the processor's cache is read twice.
 REPLY_MEMORY_BYTES_MAX = 4 << 20
 REPLY_REST_BYTES = 64 << 10  # With less room than that a reply is full: most of what is read for it would not fit.
+PREPARED_BODY_BYTES_MAX = 16 << 10  # 36 for each of the 256 slices that fit into the largest reply, and the rest.
 READ_COMMITTED = 1
 NO_ABORTED: Sequence[tuple[int, int]] = ()
 NOTHING_NEW = FetchedPartition(-1, 0, NO_OFFSET, NO_OFFSET, NO_OFFSET, b"", None)  # Of a quiet partition: left out.
@@ -67,6 +76,9 @@ _background: set[asyncio.Task[None]] = set()  # Disk reads under way; the loop a
 
 @raw_handler(ApiKey.FETCH, versions=range(4, 19))
 def fetch(context: Context, header: RequestHeader, frame: memoryview, position: int, reply: Reply) -> None:
+    prepared, header.habits.prepared_fetch = header.habits.prepared_fetch, None
+    if prepared is not None and _answer_prepared(context, header, bytes(frame[position:]), prepared, reply):
+        return
     request = read_fetch_request(frame, position, header.version)
     try:
         session, wanted = _resolve(context, header.version, request)
@@ -75,7 +87,47 @@ def fetch(context: Context, header: RequestHeader, frame: memoryview, position: 
         return
     if session is None:
         wanted = _in_turn(wanted, header.habits.fetched_last)
-    _Fetch(context, header, request, session, wanted, reply).run()
+    attempt = _Fetch(context, header, request, session, wanted, reply)
+    attempt.run()
+    if session is not None and attempt.next_offsets and len(frame) - position <= PREPARED_BODY_BYTES_MAX:
+        answered = AnsweredFetch(bytes(frame[position:]), request, session, attempt.next_offsets)
+        reply.on_sent = partial(_prepare, context, header, answered)
+
+
+def _prepare(context: Context, header: RequestHeader, answered: AnsweredFetch, reply: Reply) -> None:
+    """Make the answer to the request that comes next if its sender reads on."""
+    body, request, session, next_offsets = answered
+    if (
+        header.version < REPLICA_STATE_VERSION
+        or not reply.is_wanted
+        or context.quotas.active is not None
+        or list(session.partitions) != list(next_offsets)
+        or {(item.topic, item.partition) for item in request.partitions} != next_offsets.keys()
+    ):
+        return
+    wanted = [known.wanted._replace(fetch_offset=next_offsets[key]) for key, known in session.partitions.items()]
+    following = read_on(body, (session.session_id, session.epoch), next_offsets)
+    attempt = _Fetch(context, header, request, session, wanted, reply)
+    header.habits.prepared_fetch = attempt.prepare(following, session)
+
+
+def _answer_prepared(
+    context: Context, header: RequestHeader, body: bytes, prepared: PreparedFetch, reply: Reply
+) -> bool:
+    """Whether this is the request that was expected, and its answer has been sent."""
+    now_s, session = context.clock.monotonic(), prepared.answered.session
+    if context.quotas.active is not None or not prepared.is_for(body, now_s):
+        return False
+    try:
+        context.fetch_sessions.resume(session.session_id, prepared.epoch, now_s)
+    except Refused:
+        return False  # As it will be again, for the reader to hear of it.
+    session.update([partition.wanted for partition in prepared.partitions], ())
+    for partition in prepared.partitions:
+        session.on_sent((partition.wanted.topic, partition.wanted.partition), partition.told, True)
+    reply.on_sent = partial(_prepare, context, header, prepared.answered)
+    reply.send(prepared.parts)
+    return True
 
 
 def _resolve(
@@ -132,6 +184,17 @@ def _is_elsewhere(result: FetchedPartition) -> bool:
     return result.diverging is not None or result.preferred_replica != NO_REPLICA
 
 
+def _by_topic(
+    answers: Iterable[tuple[WantedPartition, FetchedPartition]],
+) -> list[tuple[str | UUID, list[FetchedPartition]]]:
+    topics: list[tuple[str | UUID, list[FetchedPartition]]] = []
+    for item, result in answers:
+        if not topics or topics[-1][0] != item.topic:
+            topics.append((item.topic, []))
+        topics[-1][1].append(result)
+    return topics
+
+
 def _aborted(partition: Partition, start: Offset, end: Offset) -> Sequence[tuple[int, int]]:
     """The aborted transactions that have records in between."""
     return [(entry.producer_id, entry.first_offset) for entry in partition.aborted(start, end)]
@@ -156,11 +219,13 @@ class _Fetch:
         "_rack",
         "_read_committed",
         "_reply",
+        "_request",
         "_session",
         "_throttled_bytes",
         "_timer",
         "_wait_ms",
         "_wanted",
+        "next_offsets",
     )
 
     def __init__(
@@ -174,6 +239,7 @@ class _Fetch:
     ) -> None:
         self._context = context
         self._header = header
+        self._request = request
         self._session = session
         self._is_incremental = session is not None and request.session_epoch != INITIAL_EPOCH
         self._wanted = wanted
@@ -197,6 +263,8 @@ class _Fetch:
         self._is_loading = False  # From the disk: then nothing else may make us try again.
         self._partitions: list[Partition] = []
         self._timer: Timer | None = None
+        # Where each partition's reader goes on, once all of them were answered with records that leave from files.
+        self.next_offsets: NextOffsets = {}
 
     def run(self) -> None:
         """Answer if there is enough to answer with or no time to wait; else wait."""
@@ -405,6 +473,27 @@ class _Fetch:
         nothing, aborted = NO_OFFSET, NO_ABORTED if self._read_committed else None
         return FetchedPartition(item.partition, code, nothing, nothing, log_start, b"", aborted, None, preferred)
 
+    def prepare(self, body: bytes, session: FetchSession) -> PreparedFetch | None:
+        """What `body` would be answered now, if that is records of all partitions, which leave from files."""
+        try:
+            results, has_error = self._read_all()
+        except NotCached:
+            return None
+        if has_error or sum(len(result.records) for result in results) < self._min_bytes:
+            return None
+        partitions: list[PreparedPartition] = []
+        next_offsets: NextOffsets = {}
+        for item, partition, result in zip(self._wanted, self._partitions, results, strict=True):
+            if partition.leading is None or not isinstance(result.records, LogSlice):
+                return None
+            told = (result.high_watermark, result.last_stable_offset, result.log_start)
+            partitions.append(PreparedPartition(item, told, partition, partition.leading, result.records))
+            next_offsets[item.topic, item.partition] = result.records.next_offset
+        answered = AnsweredFetch(body, self._request, session, next_offsets)
+        topics = _by_topic(zip(self._wanted, results, strict=True))
+        parts = pack_fetch_response(self._header.version, 0, session.session_id, topics)
+        return PreparedFetch(answered, session.epoch, parts, partitions, self._context.clock.monotonic())
+
     def _answer(self, results: list[FetchedPartition]) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -424,10 +513,13 @@ class _Fetch:
             if is_withheld:
                 self._answer_nothing(throttle_ms)
                 return
-        topics: list[tuple[str | UUID, list[FetchedPartition]]] = []
+        news: list[tuple[WantedPartition, FetchedPartition]] = []
+        next_offsets: NextOffsets = {}
         for item, result in zip(self._wanted, results, strict=True):
             if result is NOTHING_NEW:
                 continue
+            if isinstance(result.records, LogSlice):
+                next_offsets[item.topic, item.partition] = result.records.next_offset
             if session is not None:
                 key = (item.topic, item.partition)
                 offsets = (result.high_watermark, result.last_stable_offset, result.log_start)
@@ -436,11 +528,11 @@ class _Fetch:
                 ):
                     continue
                 session.on_sent(key, offsets, bool(result.records))
-            if not topics or topics[-1][0] != item.topic:
-                topics.append((item.topic, []))
-            topics[-1][1].append(result)
+            news.append((item, result))
+        if len(next_offsets) == len(results):
+            self.next_offsets = next_offsets
         session_id = NO_SESSION if session is None else session.session_id
-        self._reply.send(pack_fetch_response(self._header.version, 0, session_id, topics, throttle_ms))
+        self._reply.send(pack_fetch_response(self._header.version, 0, session_id, _by_topic(news), throttle_ms))
 
     def _answer_nothing(self, throttle_ms: int) -> None:
         """The client asks again when it is no longer throttled. A session that would begin here does not."""
