@@ -5,7 +5,8 @@ reply ended, and Java's does so in the same order: its next request is known to 
 and pack the reply takes 0.06 ms for one partition and 0.5 ms for twelve, for the processor's caches have been emptied
 meanwhile, and all that time the consumer waits. So it is done as soon as the last reply has left.
 
-What is compared and checked is here, without I/O. `handlers/fetch.py` makes it, and answers with it.
+What is compared and checked is here, without I/O. `handlers/fetch.py` makes it, and answers with it. A new reason to
+refuse a fetch, or to answer it in another way, has to be among what `is_for` looks at.
 """
 
 from typing import NamedTuple
