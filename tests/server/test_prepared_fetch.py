@@ -119,6 +119,16 @@ async def close_the_session(broker: RunningBroker, reader: SessionReader) -> Non
     await client.ask(ApiKey.FETCH, VERSION, **fetch_fields(session=(reader.session[0], -1), by_id=True))
 
 
+async def set_a_quota(broker: RunningBroker, reader: SessionReader) -> None:
+    client = await broker.connect()
+    entry = Struct(
+        entity=[Struct(entity_type="client-id", entity_name=None)],
+        ops=[Struct(key="consumer_byte_rate", value=1e9, remove=False)],
+    )
+    answer = await client.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, entries=[entry], validate_only=False)
+    assert answer.entries[0].error_code == 0
+
+
 async def leave_out_an_epoch(broker: RunningBroker, reader: SessionReader) -> None:
     reader.session = (reader.session[0], reader.session[1] + 1)
 
@@ -128,6 +138,7 @@ async def leave_out_an_epoch(broker: RunningBroker, reader: SessionReader) -> No
     [
         (seek_back, ErrorCode.none),
         (take_bytes_away, ErrorCode.none),
+        (set_a_quota, ErrorCode.none),
         (delete_records, ErrorCode.offset_out_of_range),
         (delete_segments, ErrorCode.offset_out_of_range),
         (delete_topic, ErrorCode.unknown_topic_id),
