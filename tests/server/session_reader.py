@@ -15,14 +15,14 @@ FETCH_BYTES = 300_000  # Of a partition: more than is worth sending from a file.
 class SessionReader:
     def __init__(self, client: Client, topic_id: UUID, partitions: int = 1) -> None:
         self.client = client
-        self._topic_id = topic_id
+        self.topic_id = topic_id
         self.session = (0, 0)
         self.offsets = dict.fromkeys(range(partitions), 0)
         self.read = dict.fromkeys(range(partitions), b"")
 
     async def fetch(self) -> Struct:
         """Ask for what follows in all partitions, and take it."""
-        wanted = [(self._topic_id, number, offset) for number, offset in self.offsets.items()]
+        wanted = [(self.topic_id, number, offset) for number, offset in self.offsets.items()]
         fields = fetch_fields(
             *wanted, session=self.session, by_id=True, max_bytes=50 << 20, partition_max_bytes=FETCH_BYTES
         )

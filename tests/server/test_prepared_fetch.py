@@ -10,10 +10,11 @@ from session_reader import FETCH_BYTES, VERSION, SessionReader
 
 from penstock.base.errors import ErrorCode
 from penstock.server import prepared_fetch
-from penstock.server.api import ApiKey
+from penstock.server.api import ApiKey, Habits
 from penstock.server.handlers import fetch as fetch_handler
 from penstock.wire.batch import read_header
 from penstock.wire.codec import Struct
+from penstock.wire.fetch_request import read_fetch_request
 
 BATCHES = 40
 BATCH_BYTES = 60_000
@@ -33,10 +34,14 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     yield found
 
 
+def habits_of(broker: RunningBroker) -> list[Habits]:
+    known = [each.known_header for each in broker.listener._connections]
+    return [each.header.habits for each in known if each is not None]
+
+
 async def fetch_and_prepare(broker: RunningBroker, reader: SessionReader) -> None:
     await reader.fetch()
-    known = [each.known_header for each in broker.listener._connections]
-    habits = [each.header.habits for each in known if each is not None]
+    habits = habits_of(broker)
     await until(lambda: any(each.prepared_fetch is not None for each in habits), "the next answer is prepared")
 
 
@@ -78,6 +83,28 @@ def test_a_session_goes_on_from_what_was_prepared(tmp_path: Path, answered: list
         for part in (part for topic in again.responses for part in topic.partitions):
             assert reader.read[part.partition_index].endswith(bytes(part.records))
             assert len(part.records) > FETCH_BYTES // 2
+
+    run(scenario, tmp_path)
+
+
+def test_another_request_of_the_session_does_not_change_what_is_prepared(tmp_path: Path, answered: list[bool]) -> None:
+    async def scenario(broker: RunningBroker) -> None:
+        reader = await reader_of_much(broker)
+        await reader.fetch()
+        # Both are on their way at once, and the second one asks for less.
+        wanted = (reader.topic_id, 0, reader.offsets[0])
+        for more, size in enumerate((FETCH_BYTES, 2 * BATCH_BYTES + 1000)):
+            session = (reader.session[0], reader.session[1] + more)
+            fields = fetch_fields(wanted, session=session, by_id=True, max_bytes=50 << 20, partition_max_bytes=size)
+            reader.client.send(ApiKey.FETCH, VERSION, **fields)
+        for _ in range(2):
+            await reader.client.receive_reply(ApiKey.FETCH, VERSION)
+        habits = habits_of(broker)
+        await until(lambda: any(each.prepared_fetch is not None for each in habits), "the next answer is prepared")
+        (prepared,) = [each.prepared_fetch for each in habits if each.prepared_fetch is not None]
+        asked = read_fetch_request(memoryview(prepared.answered.body), 0, VERSION)
+        assert [item.wanted for item in prepared.partitions] == asked.partitions
+        assert asked.partitions[0].bytes_max == FETCH_BYTES
 
     run(scenario, tmp_path)
 

@@ -15,6 +15,8 @@ Who reads committed data only gets none behind the first open transaction, and i
 reply were aborted: it skips their records itself.
 
 From v11 on a consumer may read from a follower (KIP-392). A leader that knows one in the consumer's rack says so.
+
+From v15 on, a reader whose partitions all had records for it finds its next answer prepared (prepared_fetch.py).
 """
 
 import asyncio
@@ -97,15 +99,17 @@ def fetch(context: Context, header: RequestHeader, frame: memoryview, position: 
 def _prepare(context: Context, header: RequestHeader, answered: AnsweredFetch, reply: Reply) -> None:
     """Make the answer to the request that comes next if its sender reads on."""
     body, request, session, next_offsets = answered
+    asked = {(item.topic, item.partition): item for item in request.partitions}
     if (
         header.version < REPLICA_STATE_VERSION
         or not reply.is_wanted
         or context.quotas.active is not None
         or list(session.partitions) != list(next_offsets)
-        or {(item.topic, item.partition) for item in request.partitions} != next_offsets.keys()
+        or asked.keys() != next_offsets.keys()
     ):
         return
-    wanted = [known.wanted._replace(fetch_offset=next_offsets[key]) for key, known in session.partitions.items()]
+    # By what the request says, not its session: another request may have come meanwhile, with other limits.
+    wanted = [asked[key]._replace(fetch_offset=offset) for key, offset in next_offsets.items()]
     following = read_on(body, (session.session_id, session.epoch), next_offsets)
     attempt = _Fetch(context, header, request, session, wanted, reply)
     header.habits.prepared_fetch = attempt.prepare(following, session)
