@@ -58,6 +58,29 @@ def test_files_read_what_was_written():
         file.read(0, 1)
 
 
+def test_a_file_can_be_written_over():
+    box = machine()
+    box.durable_file("data/journal", b"0123456789")
+    file = box.fs.open("data/journal", appends=False)
+    operations = box.disk.operations
+    file.write_at(3, memoryview(b"abc"))
+    file.write_at(10, b"xyz")
+    assert box.disk.operations == operations + 2
+    assert file.read(0, 100) == b"012abc6789xyz"
+    file.sync()
+    assert box.crash().read_all("data/journal") == b"012abc6789xyz"
+
+
+def test_a_file_is_appended_to_or_written_over():
+    box = machine()
+    appends = box.durable_file("data/log", b"0123456789")
+    with pytest.raises(AssertionError, match="append"):
+        appends.write_at(0, b"x")
+    with pytest.raises(AssertionError, match="start"):
+        box.fs.open("data/log", appends=False).write([b"x"])
+    assert box.fs.read_all("data/log") == b"0123456789"
+
+
 def test_the_cache_misses_sometimes():
     file = machine().fs.open("data/log", create=True)
     file.write([b"abc"])
@@ -158,6 +181,23 @@ def test_a_full_disk_takes_a_prefix():
     file.write([bytes(100)])
 
 
+def test_a_full_disk_can_be_written_over():
+    sizes = set()
+    for seed in range(50):
+        box = machine(seed, capacity_bytes=100)
+        file = box.fs.open("data/journal", create=True, appends=False)
+        file.write_at(0, bytes(95))
+        with pytest.raises(OSError) as caught:
+            file.write_at(90, b"x" * 20)
+        assert caught.value.errno == errno.ENOSPC
+        sizes.add(file.size())
+        assert file.read(90, 100) == b"x" * (file.size() - 90)
+        box.disk.fill(0)
+        file.write_at(0, b"y" * 95)
+        assert file.read(0, 95) == b"y" * 95
+    assert sizes == set(range(95, 101))
+
+
 def test_the_nth_sync_fails():
     box = machine()
     file = box.fs.open("data/log", create=True)
@@ -213,6 +253,25 @@ def test_a_sync_that_runs_beside_the_loop_covers_only_what_was_written_before_it
         found.add(box.crash().read_all("data/log"))
     assert all(content.startswith(b"before") for content in found)
     assert b"before" in found
+
+
+def test_a_sync_that_runs_beside_the_loop_covers_only_what_was_written_over_before_it():
+    found = set()
+    for seed in range(100):
+        box = machine(seed)
+        box.durable_file("data/journal", b"....")
+        file = box.fs.open("data/journal", appends=False)
+
+        async def main(box: Machine = box, file: SimFile = file) -> None:
+            file.write_at(0, b"ab")
+            syncing = asyncio.ensure_future(box.fs.run(file.sync))
+            await asyncio.sleep(0)
+            file.write_at(1, b"cd")
+            await syncing
+
+        box.loop.run(main())
+        found.add(box.crash().read_all("data/journal"))
+    assert found == {b"ab..", b"acd."}
 
 
 def test_work_in_run_covers_its_own_writes():

@@ -74,9 +74,9 @@ class FailingFileSystem(PosixFileSystem):
         self.syncs: list[str] = []
         self.reserves: list[tuple[int, int]] = []  # Position and size of each.
 
-    def open(self, path: str, *, create: bool = False) -> PosixFile:
+    def open(self, path: str, *, create: bool = False, appends: bool = True) -> PosixFile:
         self.before("create" if create and not self.exists(path) else "open", path)
-        flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
+        flags = os.O_RDWR | (os.O_APPEND if appends else 0) | (os.O_CREAT if create else 0)
         return FailingFile(self, path, os.open(path, flags, 0o644))
 
     def rename(self, source: str, target: str) -> None:
@@ -104,6 +104,10 @@ class FailingFile(PosixFile):
                 super().write([b"".join(buffers)[: self._failing.write_bytes_max]])
             raise
         super().write(buffers)
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        self._failing.before("write_at", self.path)
+        super().write_at(position, data)
 
     def reserve(self, position: int, size: int) -> None:
         self._failing.reserves.append((position, size))

@@ -1,4 +1,4 @@
-"""A disk in memory that survives its users: it loses what was not synced, tears the last write, fills up and fails.
+"""A disk in memory that survives its users: it loses what was not synced, tears writes, fills up and fails.
 
 Data follows `inode.py`. Names follow a journal, as on ext4 and XFS: an operation on a directory is durable after
 `sync_dir`, and a power cut keeps some first part of the operations that were not synced. A file that was synced can
@@ -58,6 +58,17 @@ class SimDisk:
             inode.append(data[: self.random.randint(0, free)], self._next_stamp())
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         inode.append(data, self._next_stamp())
+        inode.modified_ms = self._clock.now_ms()
+
+    def write_at(self, inode: Inode, path: str, position: int, data: bytes) -> None:
+        """Write over what is there. Only what goes beyond the end needs room; of that a full disk takes some prefix."""
+        self._operate("write_at", path, position, len(data))
+        more = position + len(data) - len(inode.content)
+        if self.capacity_bytes is not None and more > (free := self.free_bytes()):
+            fits = len(data) - more + self.random.randint(0, free)
+            inode.overwrite(position, data[:fits], self._next_stamp())
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        inode.overwrite(position, data, self._next_stamp())
         inode.modified_ms = self._clock.now_ms()
 
     def truncate(self, inode: Inode, path: str, size: int) -> None:

@@ -20,14 +20,20 @@ CACHE_MISS_RATE = 0.1  # Often enough that every run takes the slow path too.
 
 
 class SimFile:
-    def __init__(self, file_system: "SimFileSystem", path: str, inode: Inode) -> None:
+    def __init__(self, file_system: "SimFileSystem", path: str, inode: Inode, *, appends: bool) -> None:
         self.path = path
         self._file_system = file_system
         self._inode = inode
+        self._appends = appends
         self._closed = False
 
     def write(self, buffers: Sequence[Buffer]) -> None:
+        assert self._appends, f"{self.path}: a real file would write this over its start"
         self._disk().write(self._inode, self.path, b"".join(buffers))
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        assert not self._appends, f"{self.path}: a real file would append this, whatever the position"
+        self._disk().write_at(self._inode, self.path, position, bytes(data))
 
     def read(self, position: int, size: int) -> bytes:
         self._disk()
@@ -85,10 +91,10 @@ class SimFileSystem:
             raise Killed("this process died in a power cut")
         return self._disk
 
-    def open(self, path: str, *, create: bool = False) -> SimFile:
+    def open(self, path: str, *, create: bool = False, appends: bool = True) -> SimFile:
         disk, path = self.disk(), _plain(path)
         inode = disk.create(path) if create and not disk.exists(path) else disk.file(path)
-        return SimFile(self, path, inode)
+        return SimFile(self, path, inode, appends=appends)
 
     def read_all(self, path: str) -> bytes:
         return bytes(self.disk().file(_plain(path)).content)

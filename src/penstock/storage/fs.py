@@ -27,6 +27,9 @@ class File(Protocol):
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Append all the buffers. On OSError any prefix of them may have been written."""
 
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Write over what is there. On OSError any of it may have been written."""
+
     def read(self, position: int, size: int) -> bytes:
         """Up to `size` bytes at `position`; fewer only at the end of the file. May wait for the disk."""
 
@@ -56,8 +59,11 @@ class File(Protocol):
 
 
 class FileSystem(Protocol):
-    def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and appending. `create` makes the file when it is missing; otherwise FileNotFoundError."""
+    def open(self, path: str, *, create: bool = False, appends: bool = True) -> File:
+        """Open for reading and appending, or to `write_at`, and not both.
+
+        `create` makes the file when it is missing; otherwise FileNotFoundError.
+        """
 
     def read_all(self, path: str) -> bytes: ...
 
@@ -108,6 +114,11 @@ class PosixFile:
         while rest:
             # A short write: the rest, byte exact. Usually this raises the ENOSPC that cut the first write short.
             rest -= os.write(self._fd, memoryview(b"".join(buffers))[-rest:])
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        count = os.pwrite(self._fd, data, position)
+        while count < len(data):
+            count += os.pwrite(self._fd, memoryview(data)[count:], position + count)
 
     def read(self, position: int, size: int) -> bytes:
         data = os.pread(self._fd, size, position)
@@ -168,8 +179,8 @@ class PosixFileSystem:
         self._threads = threads
         self._syncs = syncs
 
-    def open(self, path: str, *, create: bool = False) -> PosixFile:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    def open(self, path: str, *, create: bool = False, appends: bool = True) -> PosixFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_APPEND if appends else 0) | (os.O_CREAT if create else 0)
         return PosixFile(path, os.open(path, flags, 0o644))
 
     def read_all(self, path: str) -> bytes:
