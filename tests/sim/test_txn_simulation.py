@@ -139,4 +139,4 @@ def test_a_marker_that_nobody_has_confirmed_is_found_out(monkeypatch: pytest.Mon
         return {partition: answers.get(partition, ErrorCode.none) for partition in partitions}
 
     monkeypatch.setattr(txn_markers._Sender, "send", hopeful)
-    assert "aborted read" in SEEDS.problems_of(range(39, 60))
+    assert "aborted read" in SEEDS.problems_of(range(20, 30))

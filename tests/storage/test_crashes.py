@@ -14,13 +14,24 @@ from penstock.storage.log_manager import LogManager
 from .support import TOPIC_ID, TP, Machine, append, latest_values, manager, patient, read_all, values_of
 
 
+@pytest.fixture(params=[0, 4096], ids=["alone", "journal"], autouse=True)
+def journal_bytes(request, monkeypatch):
+    """Everything here holds for logs that are synced by themselves, and for those that share a journal."""
+    monkeypatch.setitem(OPTIONS, "penstock_journal_bytes", request.param)
+
+
+OPTIONS: dict[str, int] = {}
+
+
 def started(machine: Machine) -> LogManager:
-    logs = manager(machine.fs, "data", machine.clock)
+    logs = manager(machine.fs, "data", machine.clock, **OPTIONS)
     logs.start()
     return logs
 
 
 async def commit(logs, log):
+    if logs.commit._syncs == 0:
+        logs.end_replay(())  # All logs of this life have been opened.
     logs.commit.request(log)
     await logs.commit.finish(log)
 

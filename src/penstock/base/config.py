@@ -81,6 +81,7 @@ class BrokerConfig(NamedTuple):
     max_connection_creation_rate: int = INT_MAX  # As Kafka: after an outage everyone comes back at once.
     # Every client sends its first request at once, and whoever is closed before it has lost nothing.
     penstock_first_request_timeout_ms: int = 10_000
+    penstock_journal_bytes: int = 0
     quota_window_num: int = 11  # Kafka's: ten windows and the current one,
     quota_window_size_seconds: int = 1  # so that ten seconds' worth of a quota can be used at once.
     queued_max_request_bytes: int = 512 << 20  # Requests being worked on: five of the largest fit.
@@ -388,6 +389,11 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = by_name(
             "penstock.first.request.timeout.ms",
             long(1000),
             "How long a new connection may take to send its first request.",
+        ),
+        _key(
+            "penstock.journal.bytes",
+            integer(0, 1 << 30),
+            "Size of the journal in which many partitions share a sync, for example 33554432; 0: there is none.",
         ),
         _key(
             "producer.id.expiration.check.interval.ms", integer(1), "How often idempotent producers are looked through."

@@ -25,6 +25,7 @@ from penstock.partition.refused_batches import RefusedBatches
 from penstock.partition.replication import Replication
 from penstock.partition.replication_quota import ReplicationQuota
 from penstock.storage.fs import FileSystem
+from penstock.storage.journal_format import LogKey
 from penstock.storage.log import Log
 from penstock.storage.log_manager import LogDirDescription, LogManager
 
@@ -296,6 +297,11 @@ class PartitionManager:
         if key not in self._partitions:
             raise Refused(ErrorCode.kafka_storage_error, "the partition cannot be opened: see the broker's log")
         return self._partitions[key]
+
+    @property
+    def unopened(self) -> list[LogKey]:
+        """What the journal knows the logs by that could not be opened."""
+        return [LogKey(self._topics[topic].topic_id, partition) for topic, partition in self._unopened]
 
     def try_unopened(self) -> None:
         """Try again to open what could not be opened, at most once in a while."""

@@ -165,6 +165,7 @@ class Broker:
         self._controller.start()
         self._groups.start()
         self._txns.start()
+        self.logs.end_replay(self.partitions.unopened)
         self.logs.start_loops()
         self._replicas.start()
         self._expiry = asyncio.create_task(self._expire_producers(), name="producer expiry")

@@ -24,6 +24,12 @@ async def live_once(machine: Machine, life: Life) -> None:
             return
     except Killed:
         return
+    except OSError:
+        # It does not start where it could lose what it has promised: a full disk, with records in the journal alone.
+        if life.free_bytes is None and life.sync_fails is None:
+            raise
+        machine.kill()
+        return
     if life.end is Outage.KILL:
         machine.kill()
     else:

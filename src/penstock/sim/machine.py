@@ -16,6 +16,8 @@ from penstock.sim.network import SimNetwork
 from penstock.sim.process import Process
 from penstock.sim.trace import Trace
 
+JOURNAL_BYTES = 8 << 10  # With every second seed; so small that it is full now and then after a few dozen records.
+
 
 class Machine:
     def __init__(
@@ -42,7 +44,7 @@ class Machine:
         self._seed = seed
         self._trace = trace
         self._network = network
-        self._config = config
+        self._config = config._replace(penstock_journal_bytes=JOURNAL_BYTES if seed % 2 else 0)
         self._process: Process | None = None
         self._broker: Broker | None = None
 

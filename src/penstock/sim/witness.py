@@ -1,13 +1,16 @@
 """Sees what no client can: on which disks a record is, and whose lease is over, at the moment a client is told."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.base.types import NodeId
 from penstock.cluster import records
 from penstock.cluster.store.base import Entry
+from penstock.sim.disk import SimDisk
 from penstock.sim.ensemble import Ensemble, done_at_once
 from penstock.sim.history import Log, Send
 from penstock.sim.machine import Machine
+from penstock.sim.names import parent_of
+from penstock.storage.journal_format import read_journal
 
 
 class Witness:
@@ -46,7 +49,15 @@ class Witness:
         copies = [
             machine.name
             for machine in self._machines.values()
-            if any(value in content for content in machine.disk.durable_files(directory))
+            if any(value in content for content in _durable_records(machine.disk, directory))
         ]
         if len(copies) < self._isr_min:
             self.complaints.append(f"{verb} with too few copies: {value[:40]!r} of {log.partition} is on {copies}")
+
+
+def _durable_records(disk: SimDisk, directory: str) -> Iterator[bytes]:
+    """What a power cut would leave of the log in this directory, in its own files or in the broker's journal."""
+    yield from disk.durable_files(directory)
+    for content in disk.durable_files(parent_of(directory)):
+        for entry in read_journal(content):  # Of no other file there is one.
+            yield from (bytes(piece.batches) for piece in entry.pieces)

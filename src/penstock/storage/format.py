@@ -43,6 +43,7 @@ LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_MARKER = ".kafka_cleanshutdown"
 SYNC_FAILED_MARKER = ".penstock_sync_failed"
+JOURNAL = "penstock.journal"
 META_PROPERTIES = "meta.properties"
 
 RELATIVE_OFFSET_MAX = 2**31 - 1  # Kafka reads the field as signed.

@@ -1,61 +1,284 @@
-"""One sync for all who wait: while a log's sync is under way, appends gather for the next one.
+"""One sync for all who wait: while a sync is under way, appends gather for the next one.
 
 A lone producer waits for one sync; a thousand wait for at most two. No timer is needed: the disk sets the pace.
+
+With a journal, what is appended to many logs, little to each, is written there and shares one sync. A log with more to
+sync, or with more than its records (a new file, an index), is synced by itself, as all are without a journal.
 """
 
 import asyncio
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Coroutine, Sequence
 
 from penstock.base.logging import get_logger
-from penstock.storage.log import Log
+from penstock.storage.journal import ENTRY_BYTES_MAX, Journal
+from penstock.storage.journal_format import NOWHERE, RECORDS, VOID, LogKey, Piece
+from penstock.storage.log import Journaled, Log
 
 log = get_logger(__name__)
 
 
 class GroupCommit:
-    def __init__(self, *, on_failure: Callable[[Log, OSError], None]) -> None:
+    def __init__(self, *, on_failure: Callable[[str, OSError], None], journal: Journal | None = None) -> None:
+        """`on_failure` is told what could not be synced."""
         self._on_failure = on_failure
-        self._tasks: dict[Log, asyncio.Task[None]] = {}
+        self._tasks: dict[Log, asyncio.Task[None]] = {}  # Who sees to each log that has a sync under way or due.
+        self._syncs = 0  # Of single logs.
+        self._journal = journal
+        self._may_journal = False  # Nothing of an older journal is needed any more, and none has been made.
+        self._gathered: dict[Log, None] = {}  # For the next entry.
+        self._entry: asyncio.Task[None] | None = None  # That is being written.
+        # One at a time: of two syncs of a file that fails, the kernel may tell one that all is well.
+        self._journal_lock = asyncio.Lock()
+        self._background: set[asyncio.Task[None]] = set()
 
-    def request(self, partition_log: Log, *, is_whole: bool = True) -> None:
+    def request(self, partition_log: Log, *, is_whole: bool = True, is_filed: bool = False) -> None:
         """See to it that everything appended up to now gets synced, and `on_synced` called.
 
-        Unless `is_whole` without the active segment, which the kernel then writes when it likes.
+        Unless `is_whole` without the active segment, which the kernel then writes when it likes. With `is_filed` in the
+        log's own file, be it in the journal or not.
         """
         if is_whole:
             partition_log.is_sync_wanted = True
+        if is_filed:
+            partition_log.is_filing_wanted = True
         if partition_log.flush_in_flight or partition_log.failure is not None:
             return
-        partition_log.flush_in_flight = True
-        task = asyncio.get_running_loop().create_task(self._run(partition_log))
-        self._tasks[partition_log] = task
-        task.add_done_callback(lambda _: self._on_done(partition_log, task))
-
-    def _on_done(self, partition_log: Log, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(partition_log) is task:  # The log may have asked for its next sync already.
-            del self._tasks[partition_log]
-
-    async def _run(self, partition_log: Log) -> None:
-        while True:
-            is_whole, partition_log.is_sync_wanted = partition_log.is_sync_wanted, False
-            flush = partition_log.begin_flush(is_whole=is_whole)
-            try:
-                await flush.carry_out()
-            except OSError as error:
-                partition_log.on_flush_failed()
-                if not partition_log.is_deleted:  # Its directory has moved away, and no one waits for it any more.
-                    self._on_failure(partition_log, error)
-                return
-            if partition_log.failure is not None:
-                partition_log.on_flush_failed()  # Another sync failed meanwhile: this one's word counts no more.
-                return
-            partition_log.on_flushed(flush)
-            # Not for records that nobody asked it for: where they are left to the kernel, that would have no end.
-            is_done = not partition_log.is_sync_wanted and not partition_log.has_side_files
-            if is_done or partition_log.failure is not None:
-                return
+        self._begin(partition_log)
 
     async def finish(self, partition_log: Log | None = None) -> None:
         """Wait for the sync of a log that is under way, or for those of all logs."""
         while tasks := [task for of, task in self._tasks.items() if partition_log in (None, of)]:
             await asyncio.wait(tasks)
+
+    def _begin(self, partition_log: Log) -> None:
+        partition_log.flush_in_flight = True
+        if self._journal is not None and self._journal.takes(partition_log):
+            self._gathered[partition_log] = None
+            if self._entry is None:
+                self._begin_entry(self._journal)
+            else:
+                self._tasks[partition_log] = self._entry  # It begins the next one, which then sees to this log.
+        else:
+            self._begin_alone(partition_log)
+
+    def _go_on(self, partition_log: Log) -> None:
+        """Of a log whose sync has ended: begin the next one if somebody waits for it."""
+        del self._tasks[partition_log]
+        # Not for records that nobody asked it for: where they are left to the kernel, that would have no end.
+        is_wanted = partition_log.is_sync_wanted or partition_log.has_side_files
+        if is_wanted and partition_log.failure is None:
+            self._begin(partition_log)
+
+    def _fail(self, partition_log: Log) -> None:
+        self._tasks.pop(partition_log, None)
+        partition_log.on_flush_failed()
+
+    def _create_task(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is not None:  # Nobody may wait for it any more.
+            self._tasks = {of: other for of, other in self._tasks.items() if other is not task}
+
+    # A log by itself
+
+    def _begin_alone(self, partition_log: Log) -> None:
+        self._tasks[partition_log] = self._create_task(self._sync(partition_log))
+        self._syncs += 1
+        if self._may_journal and self._journal is not None and self._syncs >= self._journal.syncs_before:
+            self._may_journal = False
+            self._run_in_background(self._make_journal(self._journal))
+
+    async def _sync(self, partition_log: Log) -> None:
+        journal = self._journal
+        is_whole, partition_log.is_sync_wanted = partition_log.is_sync_wanted, False
+        flush = partition_log.begin_flush(is_whole=is_whole)
+        try:
+            if journal is not None and partition_log.key is not None and journal.is_void_due(partition_log.key):
+                await self.void(
+                    partition_log.key, is_gone=True
+                )  # A start must not take another log's records for ours.
+            await flush.carry_out()
+        except OSError as error:
+            self._fail(partition_log)
+            if not partition_log.is_deleted:  # Its directory has moved away, and no one waits for it any more.
+                self._on_failure(str(partition_log.topic_partition), error)
+            return
+        if partition_log.failure is not None:
+            self._fail(partition_log)  # Another sync failed meanwhile: this one's word counts no more.
+            return
+        if is_whole and journal is not None:
+            journal.on_filed(partition_log)
+        partition_log.on_flushed(flush)
+        self._go_on(partition_log)
+
+    # All that have little to sync
+
+    def _begin_entry(self, journal: Journal) -> None:
+        self._entry = self._create_task(self._write_entry(journal))
+        for partition_log in self._gathered:
+            self._tasks[partition_log] = self._entry
+
+    async def _write_entry(self, journal: Journal) -> None:
+        logs: list[tuple[Log, Journaled]] = []
+        try:
+            logs, pieces = self._take_gathered(journal)
+            if pieces and not await self._append(journal, pieces, [partition_log for partition_log, _ in logs]):
+                for partition_log, _ in logs:
+                    partition_log.is_sync_wanted = True
+                    self._begin_alone(partition_log)
+                logs = []
+        except OSError as error:
+            for partition_log, _ in logs:
+                self._fail(partition_log)
+            logs = []
+            self._on_failure("the journal", error)
+        finally:
+            self._entry = None
+            if self._gathered:
+                self._begin_entry(journal)
+        for partition_log, journaled in logs:
+            if partition_log.failure is not None:
+                self._fail(partition_log)
+            else:
+                partition_log.on_journaled(journaled)
+                self._go_on(partition_log)
+
+    def _take_gathered(self, journal: Journal) -> tuple[list[tuple[Log, Journaled]], list[Piece]]:
+        """What the next entry is to hold. Who does not fit is synced alone, or stays for the one after it."""
+        gathered, self._gathered = self._gathered, {}
+        logs: list[tuple[Log, Journaled]] = []
+        pieces: list[Piece] = []
+        size = 0
+        for partition_log in gathered:
+            key = partition_log.key
+            if partition_log.failure is not None:
+                self._fail(partition_log)
+            elif key is None or not journal.takes(partition_log, others=len(logs)):  # Much has come since.
+                self._begin_alone(partition_log)
+            elif size >= ENTRY_BYTES_MAX:
+                self._gathered[partition_log] = None
+            else:
+                try:
+                    journaled = partition_log.begin_journaling()
+                except OSError:
+                    self._begin_alone(partition_log)  # That finds out what is wrong.
+                    continue
+                partition_log.is_sync_wanted = False
+                pieces.append(Piece(key, RECORDS, journaled.start, journaled.batches))
+                logs.append((partition_log, journaled))
+                size += len(journaled.batches)
+        return logs, pieces
+
+    async def _append(self, journal: Journal, pieces: Sequence[Piece], logs: Sequence[Log]) -> bool:
+        """Whether the journal has taken them and has them on disk. OSError: what it has cannot be known."""
+        async with self._journal_lock:
+            return await self._append_next(journal, pieces, logs)
+
+    async def _append_next(self, journal: Journal, pieces: Sequence[Piece], logs: Sequence[Log]) -> bool:
+        if journal.file is None:
+            return False
+        try:
+            if not journal.fits(pieces):
+                if not journal.may_turn(pieces):
+                    return False
+                owing = journal.turn()
+                if owing:
+                    self._run_in_background(self._file(journal, owing))
+                await self._sync_journal(journal)
+            journal.write(pieces, logs)
+        except OSError as error:
+            if isinstance(error, _JournalUnsynced):
+                raise
+            # Some file systems write nothing in place, and need space for that.
+            log.warning("the journal could not be written to", error=error)
+            return False
+        await self._sync_journal(journal)
+        return True
+
+    async def _sync_journal(self, journal: Journal) -> None:
+        try:
+            await journal.sync()
+        except OSError as error:
+            raise _JournalUnsynced(error.errno, error.strerror) from error
+
+    async def _file(self, journal: Journal, logs: Sequence[Log]) -> None:
+        """Have the logs' own files synced, one after the other: there is time until the other half is full.
+
+        One that has failed stays in the journal: a start will need that.
+        """
+        for partition_log in logs:
+            if journal.owes(partition_log):
+                self.request(partition_log, is_filed=True)
+            while journal.owes(partition_log) and (task := self._tasks.get(partition_log)) is not None:
+                await asyncio.wait([task])
+
+    # The journal's life
+
+    def allow_journal(self) -> None:
+        """There is no journal of the last life any more."""
+        self._may_journal = True
+
+    async def _make_journal(self, journal: Journal) -> None:
+        try:
+            await journal.open()
+        except OSError as error:
+            log.warning("there is no journal: each log is synced by itself", error=error)
+
+    async def void(self, key: LogKey, *, is_gone: bool = False) -> None:
+        """Return when no start would find anything in the journal that was written of this log before.
+
+        `is_gone`: of one that was deleted; nothing is done if somebody has seen to that. OSError: a start might.
+        """
+        journal = self._journal
+        if journal is None:
+            return
+        for _ in range(2):
+            async with self._journal_lock:
+                if is_gone and not journal.is_void_due(key):
+                    return  # There may be another log in its place, and its records in the journal.
+                # Not asked before: what a half had is known to be gone when the sync of its first sector is done.
+                if journal.file is None or not journal.knows(key) or await self._append_void(journal, key):
+                    journal.on_void(key)
+                    return
+            await self._file(journal, journal.owing)  # That makes room.
+        await self.drop_journal()
+        if journal.file is not None:
+            raise OSError(errno.ENOSPC, "the journal has no room, and cannot be removed")
+        journal.on_void(key)
+
+    async def _append_void(self, journal: Journal, key: LogKey) -> bool:
+        try:
+            return await self._append_next(journal, [Piece(key, VOID, NOWHERE, b"")], ())
+        except OSError as error:
+            self._on_failure("the journal", error)
+            raise
+
+    async def drop_journal(self) -> None:
+        """Have all that it holds in the logs' own files, and remove it. OSError: it may still be there.
+
+        It is there, too, if a log has failed that needs it.
+        """
+        self._may_journal = False
+        journal = self._journal
+        if journal is None:
+            return
+        journal.is_ending = True
+        while pending := self._background | ({self._entry} if self._entry is not None else set()):
+            await asyncio.wait(pending)
+        await self._file(journal, journal.owing)
+        async with self._journal_lock:
+            if not journal.owing:
+                await journal.remove()
+
+    def _run_in_background(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+class _JournalUnsynced(OSError):
+    """What the journal has on disk cannot be known."""

@@ -1,15 +1,17 @@
 """One partition's log: segments in order, appended at the end, read anywhere, shortened at either end.
 
     log_start            oldest readable offset
-    synced_end           first offset that no sync has covered; what survives a power cut
+    filed_end            first offset that no sync of the log's own files has covered
+    synced_end           first offset that no sync has covered, of those or of the journal; what survives a power cut
     log_end              next offset to assign
 
-    log_start <= log_end, synced_end <= log_end
+    log_start <= log_end, filed_end <= synced_end <= log_end
 
 Appends and reads run on the event loop and meet the page cache. Syncs run elsewhere: `begin_flush` says what to sync,
 `on_flushed` takes note that it was.
 """
 
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,6 +25,7 @@ from penstock.base.types import NO_TIMESTAMP, Offset, TopicPartition
 from penstock.storage.disk_read import at_start
 from penstock.storage.format import DELETED_SUFFIX, OFFSET_ENTRY
 from penstock.storage.fs import Buffer, File, FileSystem
+from penstock.storage.journal_format import LogKey
 from penstock.storage.limits import SegmentLimits
 from penstock.storage.log_slice import LogSlice
 from penstock.storage.scan import header_problem, whole_batches
@@ -40,10 +43,12 @@ class Flush(NamedTuple):
     """What one sync covers."""
 
     end: Offset
+    filed_end: Offset
     segments: list[tuple[Segment, int]]  # With the size that the sync covers.
     files: list[File]
     side_files: list[File]  # Indexes and checkpoints that nobody writes to any more.
     directories: list[str]
+    active: tuple[Segment, int] | None  # The active segment, if the sync covers it as well.
     fs: FileSystem
 
     async def carry_out(self) -> None:
@@ -65,6 +70,16 @@ class Flush(NamedTuple):
             self.fs.sync_dir(directory)
         for file in self.files:
             file.sync()
+
+
+class Journaled(NamedTuple):
+    """What one entry of the journal covers of this log."""
+
+    start: Offset
+    end: Offset
+    segment: Segment
+    size: int  # Of the segment.
+    batches: Buffer
 
 
 class TimestampOffset(NamedTuple):
@@ -91,12 +106,17 @@ class Log:
         self.log_start = Offset(0)
         self.log_end = Offset(0)
         self.synced_end = Offset(0)
+        self.filed_end = Offset(0)
         self.failure: str | None = None  # Set once the disk or the log's own bytes cannot be trusted: no more appends.
         self.on_synced: Callable[[], None] = lambda: None  # The partition's: `synced_end` has moved.
         self.on_rolled: Callable[[], None] = lambda: None  # The partition's: a new segment begins at `log_end`.
         self.on_failed: Callable[[], None] = lambda: None  # The partition's: whoever waits for a sync waits in vain.
         self.flush_in_flight = False
         self.is_sync_wanted = False  # Of all that is appended, by somebody whom no sync that has begun covers.
+        self.is_filing_wanted = False  # The next sync is to be one of the log's own files.
+        self.key: LogKey | None = None  # What the journal knows it by.
+        # The active segment, and up to where it is synced, once nothing but its records can be unsynced.
+        self._synced_part: tuple[Segment, int] | None = None
         self.sync_due_s = 0.0  # When the active segment is to be synced, if nobody has asked for it before.
         self._is_append_failing = False
         self.is_deleted = False  # Its directory is on its way out: whatever fails in it is no failure of the disk.
@@ -342,7 +362,12 @@ class Log:
         directories, self._unsynced_directories = self._unsynced_directories, []
         self.flush_in_flight = True
         files = [segment.file for segment, _ in dirty]
-        return Flush(end, dirty, files, side_files, directories, self._fs)
+        filed_end = self.log_end if is_whole else max(self.filed_end, active.base_offset)
+        covered = None
+        if is_whole:
+            covered = (active, active.size)
+            self.is_filing_wanted = False  # Who asks from now on wants another one.
+        return Flush(end, filed_end, dirty, files, side_files, directories, covered, self._fs)
 
     def _unsynced_segments(self) -> list[Segment]:
         unsynced = []
@@ -355,10 +380,43 @@ class Log:
 
     def on_flushed(self, flush: Flush) -> None:
         self.synced_end = flush.end
+        self.filed_end = flush.filed_end
         for segment, size in flush.segments:
             segment.is_dirty = segment.size > size
+        if flush.active is not None:
+            self._synced_part = flush.active
         self.on_synced()
         self.flush_in_flight = False  # Last: whoever appends when told must not start a second sync beside this one.
+
+    @property
+    def journal_bytes(self) -> int:
+        """What has to be on disk for all to be synced; more than any journal takes when that is not records alone."""
+        part = self._synced_part
+        if (
+            part is None
+            or part[0] is not self.active
+            or self.config.durability != "fsync"
+            or self.is_filing_wanted
+            or self._side_files
+            or self._unsynced_directories
+            or self._txn_file is not None
+            or self.key is None
+        ):
+            return sys.maxsize
+        return part[0].size - part[1]
+
+    def begin_journaling(self) -> Journaled:
+        """All that is unsynced, for the journal; where `journal_bytes` says that it can be."""
+        assert self._synced_part is not None
+        segment, start = self._synced_part
+        batches = segment.file.read(start, segment.size - start)
+        return Journaled(self.synced_end, self.log_end, segment, segment.size, batches)
+
+    def on_journaled(self, journaled: Journaled) -> None:
+        self.synced_end = journaled.end
+        self._synced_part = (journaled.segment, journaled.size)
+        self.on_synced()
+        self.flush_in_flight = False  # Last, as in `on_flushed`.
 
     def on_flush_failed(self) -> None:
         """Stop for good: after a failed sync the kernel may have dropped the data and call it clean."""
@@ -483,7 +541,8 @@ class Log:
             return []
         number = bisect_right(self._bases, offset)
         kept, leaving = self.segments[:number], self.segments[number:]
-        self.synced_end = self.log_end = offset
+        self.filed_end = self.synced_end = self.log_end = offset
+        self._synced_part = None
         self.log_start = min(self.log_start, offset)
         self._release_txn_file()
         self.set_segments(kept)
@@ -510,7 +569,8 @@ class Log:
         self.set_segments([segment])
         if self.has_transactions:
             self._side_files.append(segment.open_txn_index())
-        self.log_start = self.log_end = self.synced_end = offset
+        self.log_start = self.log_end = self.synced_end = self.filed_end = offset
+        self._synced_part = None
         self.note_new_entry(self.directory)
         return [path for segment in leaving for path in segment.rename_files(DELETED_SUFFIX)]
 

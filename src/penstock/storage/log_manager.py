@@ -7,10 +7,12 @@ replication-offset-checkpoint      per partition with other replicas, a high wat
 cleaner-offset-checkpoint          per compacted partition, below what no key is there twice (cleaner.py)
 .kafka_cleanshutdown               there after a clean stop: nothing needs a recovery scan
 .penstock_sync_failed              there after a failed sync: what the page cache holds may be on no disk
+penstock.journal                   the newest records of many logs, unless the stop was clean (journal.py)
 <topic>-<partition>/               one log (format.py)
 """
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from uuid import UUID
@@ -26,17 +28,21 @@ from penstock.storage.cleaner import Cleaner, CleanerHost
 from penstock.storage.format import (
     CLEAN_SHUTDOWN_MARKER,
     CLEANER_CHECKPOINT,
+    JOURNAL,
     PARTITION_METADATA,
     SYNC_FAILED_MARKER,
     partition_directory,
 )
 from penstock.storage.fs import FileSystem
 from penstock.storage.group_commit import GroupCommit
+from penstock.storage.journal import Journal
+from penstock.storage.journal_format import LogKey
+from penstock.storage.journal_replay import JournalReplay
 from penstock.storage.limits import SegmentLimits
 from penstock.storage.log import Log
 from penstock.storage.offset_checkpoints import OffsetCheckpoints
 from penstock.storage.partition_metadata import encode_topic_id, read_topic_id
-from penstock.storage.recovery import SyncFailed, open_log
+from penstock.storage.recovery import Recovery, SyncFailed, open_log
 from penstock.storage.retention import JumpGuard, SegmentAge, expired_count
 
 log = get_logger(__name__)
@@ -67,8 +73,11 @@ class LogManager:
         self.last_stable_offset_of: Callable[[TopicPartition], Offset] = lambda tp: self.high_watermark_of(tp)
         # Of partitions with other replicas, to be found again after a restart.
         self.replicated_high_watermarks: Callable[[], dict[TopicPartition, Offset]] = dict
-        self.commit = GroupCommit(on_failure=self._on_sync_failed)
         self._fs = fs
+        journal_path, journal_bytes = self._path(JOURNAL), config.penstock_journal_bytes
+        self._journal = Journal(fs=fs, path=journal_path, size=journal_bytes) if journal_bytes else None
+        self._replay = JournalReplay(fs, journal_path)
+        self.commit = GroupCommit(on_failure=self._on_sync_failed, journal=self._journal)
         self._clock = clock
         self._retention_interval_s = config.log_retention_check_interval_ms / 1000
         self._sync_interval_s = config.log_flush_offset_checkpoint_interval_ms / 1000
@@ -107,6 +116,8 @@ class LogManager:
         self.cleaner.cleaned_to = read_offsets(fs, self._path(CLEANER_CHECKPOINT)) or {}
         self._distrust_cache = fs.exists(self._path(SYNC_FAILED_MARKER))
         self._clean = fs.exists(self._path(CLEAN_SHUTDOWN_MARKER))
+        if not self._clean:
+            self._replay.load()
         if self._clean:
             # From now on a crash is a crash. Gone for good before the first write.
             fs.remove(self._path(CLEAN_SHUTDOWN_MARKER))
@@ -125,6 +136,18 @@ class LogManager:
         self._fs.mkdir(self.data_dir)
         for path in reversed(missing):
             self._fs.sync_dir(path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else "."))
+
+    def end_replay(self, unopened: Iterable[LogKey]) -> None:
+        """All logs have been opened but these: the last life's journal is needed no more.
+
+        OSError when it is. A log that cannot be opened now may be shortened later, when nobody remembers the journal.
+        """
+        for key in unopened:
+            if self._replay.end_of(key):
+                raise OSError(errno.EIO, f"partition {key.partition} of topic {key.topic_id} cannot be opened, and its "
+                              "newest records are in the journal alone")  # fmt: skip
+        self._replay.end([partition_log.key for partition_log in self.logs.values() if partition_log.key is not None])
+        self.commit.allow_journal()
 
     def start_loops(self) -> None:
         loop = asyncio.get_running_loop()
@@ -147,7 +170,7 @@ class LogManager:
         await self.commit.finish()
         for partition_log in self.logs.values():
             if self.offline is None and partition_log.failure is None:
-                self.commit.request(partition_log)
+                self.commit.request(partition_log, is_filed=True)
         await self.commit.finish()
         if self.offline is None:
             await self._store_clean_stop()
@@ -157,6 +180,7 @@ class LogManager:
     async def _store_clean_stop(self) -> None:
         try:
             await self.checkpoint()
+            await self.commit.drop_journal()
             is_damaged = any(partition_log.failure is not None for partition_log in self.logs.values())
             if not is_damaged and not self._has_sync_failed:
                 if self._distrust_cache:
@@ -170,6 +194,7 @@ class LogManager:
     def open(self, topic_partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         """The partition's log, recovered if need be, new if there was none."""
         directory = self._path(partition_directory(topic_partition))
+        key = LogKey(topic_id, topic_partition.partition)
         found_id = read_topic_id(self._fs, directory)
         if found_id is not None and found_id != topic_id:
             self._move_stray(topic_partition, found_id, directory)
@@ -177,6 +202,7 @@ class LogManager:
         if found_id is None and not self._fs.exists(directory):
             self._checkpoints.begin(topic_partition)
             self.cleaner.forget(topic_partition)
+            self._replay.drop(key)  # It was of a log that is no more.
         partition_log = Log(
             topic_partition=topic_partition,
             directory=directory,
@@ -185,15 +211,9 @@ class LogManager:
             config=config,
             limits=self._limits,
         )
+        partition_log.key = key
         try:
-            recovery = open_log(
-                partition_log,
-                self._fs,
-                recovery_point=self._checkpoints.recovery_point(topic_partition),
-                log_start=self._checkpoints.log_start(topic_partition),
-                clean=self._clean,
-                distrust_cache=self._distrust_cache,
-            )
+            recovery = self._recover(partition_log, key)
         except SyncFailed:
             self._mark_sync_failed()
             self._distrust_cache = True  # Whoever tries again here would sync what the kernel now calls clean.
@@ -212,6 +232,28 @@ class LogManager:
         self._topic_ids[topic_partition] = topic_id
         return partition_log
 
+    def _recover(self, partition_log: Log, key: LogKey) -> Recovery:
+        """Find out what the log's own files hold, then add what only the journal has."""
+        recovery = open_log(
+            partition_log,
+            self._fs,
+            recovery_point=self._checkpoints.recovery_point(partition_log.topic_partition),
+            log_start=self._checkpoints.log_start(partition_log.topic_partition),
+            clean=self._clean,
+            distrust_cache=self._distrust_cache,
+            journal_end=self._replay.end_of(key),
+        )
+        if partition_log.failure is None:
+            try:
+                damage = self._replay.apply(partition_log)
+            except OSError:
+                partition_log.close()
+                raise
+            if damage is not None:
+                recovery.damaged.append(f"{partition_log.directory}: {damage}")
+                partition_log.fail(f"damaged on disk: {damage}")
+        return recovery
+
     def _move_stray(self, topic_partition: TopicPartition, found: UUID, directory: str) -> None:
         """Set aside a directory that belongs to another topic of the same name."""
         target = self._path(f"{found.hex}-{topic_partition.partition}{STRAY_MARK}")
@@ -224,6 +266,8 @@ class LogManager:
         partition_log.is_deleted = True
         partition_log.fail("the topic was deleted")
         topic_id = self._topic_ids.pop(topic_partition)
+        if self._journal is not None:
+            self._journal.on_gone(partition_log)
         self.damaged.pop(topic_partition, None)
         self._checkpoints.remove(topic_partition)
         self.cleaner.forget(topic_partition)
@@ -243,6 +287,8 @@ class LogManager:
         partition_log.close()
         path = partition_log.directory
         try:
+            if partition_log.key is not None:
+                await self.commit.void(partition_log.key, is_gone=True)
             await self._fs.run(lambda: self._fs.remove_tree(path))
         except OSError as error:
             log.error("deleted partition could not be removed; the next start tries again", path=path, error=error)
@@ -258,8 +304,8 @@ class LogManager:
 
     # Failure
 
-    def _on_sync_failed(self, partition_log: Log, error: OSError) -> None:
-        self.take_offline(f"sync of {partition_log.topic_partition} failed: {error}")
+    def _on_sync_failed(self, whose: str, error: OSError) -> None:
+        self.take_offline(f"sync of {whose} failed: {error}")
 
     def take_offline(self, reason: str) -> None:
         """No append and no ack from now on: what the disk holds cannot be known (fsyncgate). Reads go on."""
@@ -306,11 +352,11 @@ class LogManager:
                 self.commit.request(partition_log)
             elif partition_log.has_side_files:
                 self.commit.request(partition_log, is_whole=False)
-            if checkpoints.recovery_points.get(topic_partition) != partition_log.synced_end:
+            if checkpoints.recovery_points.get(topic_partition) != partition_log.filed_end:
                 partition_log.store_indexes()
                 if partition_log.failure is None:
-                    partition_log.recovery_point = partition_log.synced_end
-                    checkpoints.recovery_points[topic_partition] = partition_log.synced_end
+                    partition_log.recovery_point = partition_log.filed_end
+                    checkpoints.recovery_points[topic_partition] = partition_log.filed_end
             checkpoints.log_starts[topic_partition] = partition_log.log_start
         checkpoints.high_watermarks.update(self.replicated_high_watermarks())
         await checkpoints.store()
@@ -343,14 +389,20 @@ class LogManager:
         while partition_log.is_cleaning:  # noqa: ASYNC110
             await asyncio.sleep(CLEANING_POLL_S)
         # Also without new records: a tail that the start has cut off may wait for its sync.
-        self.commit.request(partition_log)
+        self.commit.request(partition_log, is_filed=True)
         await self.commit.finish(partition_log)
+        if partition_log.failure is None and partition_log.key is not None:
+            try:
+                await self.commit.void(partition_log.key)  # What is cut off must not come back from the journal.
+            except OSError as error:
+                raise Refused(ErrorCode.kafka_storage_error, str(error)) from error
         if partition_log.failure is not None:
             raise Refused(ErrorCode.kafka_storage_error, partition_log.failure)
         partition_log.flush_in_flight = True  # Nobody syncs it, deletes of it or appends to it meanwhile.
         try:
             points = self._checkpoints.recovery_points
             partition_log.synced_end = min(partition_log.synced_end, offset)
+            partition_log.filed_end = min(partition_log.filed_end, offset)
             partition_log.recovery_point = min(partition_log.recovery_point, offset)
             points[partition_log.topic_partition] = min(points.get(partition_log.topic_partition, offset), offset)
             await self._checkpoints.store()
@@ -364,8 +416,8 @@ class LogManager:
 
     async def _secure(self, partition_log: Log, end: Offset) -> None:
         """Return when everything below `end` is synced and the recovery point says so, or the log has failed."""
-        if partition_log.synced_end < end:
-            self.commit.request(partition_log)
+        if partition_log.filed_end < end:
+            self.commit.request(partition_log, is_filed=True)
             await self.commit.finish(partition_log)
         if self._checkpoints.recovery_points.get(partition_log.topic_partition, Offset(0)) < end:
             await self.checkpoint()

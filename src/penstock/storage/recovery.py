@@ -35,6 +35,7 @@ from penstock.wire.batch import BatchHeader
 
 log = get_logger(__name__)
 
+NO_JOURNAL = Offset(0)
 LEFTOVER_SUFFIXES = (SWAP_SUFFIX, SOURCES_SUFFIX, DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
@@ -56,11 +57,13 @@ def open_log(
     log_start: Offset,
     clean: bool,
     distrust_cache: bool = False,
+    journal_end: Offset = NO_JOURNAL,
 ) -> Recovery:
     """Load the segments of the log's directory and bring it into a state that can be appended to and read.
 
     `recovery_point` None: it could not be read. Segments are synced soon after they are closed, so all but the last one
     then counts as promised. `distrust_cache`: a sync has failed before, so that what reads well may be on no disk.
+    `journal_end`: up to where the journal has records that are about to be appended.
     """
     directory = partition_log.directory
     fs.mkdir(directory)
@@ -71,7 +74,7 @@ def open_log(
     bases = [base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None]
     if recovery_point is None:
         recovery_point = bases[-1] if bases else Offset(0)
-    opening = _Opening(partition_log, fs, recovery_point, clean, distrust_cache)
+    opening = _Opening(partition_log, fs, recovery_point, clean, distrust_cache, journal_end)
     if bases:
         opening.load(bases, log_start)
     else:
@@ -91,7 +94,13 @@ def _clear_leftovers(fs: FileSystem, directory: str, names: list[str]) -> None:
 
 class _Opening:
     def __init__(
-        self, partition_log: Log, fs: FileSystem, recovery_point: Offset, clean: bool, distrust_cache: bool
+        self,
+        partition_log: Log,
+        fs: FileSystem,
+        recovery_point: Offset,
+        clean: bool,
+        distrust_cache: bool,
+        journal_end: Offset,
     ) -> None:
         self.log = partition_log
         self.fs = fs
@@ -100,6 +109,7 @@ class _Opening:
         # After a clean stop only the end has to be found: a thousand logs are not read for that, only their headers.
         self._batches = trusted_batches if clean else scan_batches
         self.distrust_cache = distrust_cache
+        self.journal_end = journal_end
         self.bytes_scanned = 0
         self.bytes_cut = 0
         self.damaged: list[str] = []
@@ -109,13 +119,14 @@ class _Opening:
 
     def load(self, bases: list[Offset], log_start: Offset) -> None:
         next_offset = self._load_segments(bases)
-        if log_start > next_offset and self._may_lack_tail():
+        end = max(next_offset, self.journal_end)
+        if log_start > end and self._may_lack_tail():
             # Everything that is left had been deleted. Offsets go on where readers last saw the log begin.
             self._drop(bases)
             self.start_over(log_start)
             return
-        if log_start > next_offset:
-            self._report(f"the log ends at {next_offset}, before its start {log_start}: the start is not believed")
+        if log_start > end:
+            self._report(f"the log ends at {end}, before its start {log_start}: the start is not believed")
             log_start = bases[0]
         if next_offset < self.recovery_point and self.log.failure is None:
             self._fail(f"records {next_offset} to {self.recovery_point - 1} are missing from {self.log.directory}")
@@ -125,7 +136,7 @@ class _Opening:
         self.log.log_start = max(log_start, bases[0])
         if not self.clean:
             self._secure(next_offset)
-        self.log.synced_end = next_offset
+        self.log.synced_end = self.log.filed_end = next_offset
 
     def start_over(self, log_start: Offset) -> None:
         """Begin an empty log; never at an offset that had a record before."""
@@ -133,7 +144,7 @@ class _Opening:
             self._report(f"records {log_start} to {self.recovery_point - 1} are gone from {self.log.directory}")
         start = max(log_start, self.recovery_point)
         self.log.set_segments([])
-        self.log.log_end = self.log.log_start = self.log.synced_end = start
+        self.log.log_end = self.log.log_start = self.log.synced_end = self.log.filed_end = start
         self.log.roll()
 
     def _may_lack_tail(self) -> bool:
@@ -319,8 +330,14 @@ class _Opening:
         return min((base for base in bases if base > segment.base_offset), default=behind)
 
     def _is_torn_at(self, next_offset: Offset) -> bool:
-        """Whether missing records from `next_offset` on are a loss that cuts the log; compaction leaves gaps too."""
-        return next_offset >= self.recovery_point and not self.log.config.is_compacted
+        """Whether missing records from `next_offset` on are a loss that cuts the log; compaction leaves gaps too.
+
+        Not above the recovery point, below which all that it has been through is: what is missing from there on, and in
+        the journal, was lost.
+        """
+        return next_offset >= self.recovery_point and (
+            not self.log.config.is_compacted or next_offset < self.journal_end
+        )
 
     def _resume(self, segment: Segment, next_offset: Offset) -> tuple[int, Offset]:
         """Where the scan begins, and the offset due there: an indexed batch that is sound, else the segment's start."""

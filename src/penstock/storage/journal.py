@@ -1,0 +1,169 @@
+"""One file that the newest records of many logs are written to, so that one sync serves them all.
+
+To sync a log's own file costs the file system some metadata each time, and there are as many syncs as logs with new
+records. The space of the journal was filled once and is written over and over: its sync writes data alone.
+
+What it has of a log counts until the log's own file is synced. When one half of it is full, those logs are asked for
+that, while the other half is written to. Until they have done it there may be no room, and logs are synced alone.
+
+A start after a crash finds here what the logs' files lack (journal_replay.py). A clean stop leaves no journal.
+"""
+
+from collections.abc import Sequence
+
+from penstock.storage.fs import File, FileSystem
+from penstock.storage.journal_format import HALVES, SECTOR_BYTES, VOID, LogKey, Piece, entry_bytes, pack_entry
+from penstock.storage.log import Log
+
+# More of one log is synced in its own file: to write it twice costs more than what the file system does for it.
+PIECE_BYTES_MAX = 32 << 10
+ENTRY_BYTES_MAX = 512 << 10  # Up to here the sync takes the time, not the bytes.
+OWING_MAX = 512  # Logs with pieces in one half, whose files stay open.
+FILL_BYTES = 1 << 20
+BYTES_PER_SYNC = 2 << 20  # A broker that hardly ever syncs needs no journal: to fill it takes a while, and the space.
+
+
+class Journal:
+    def __init__(self, *, fs: FileSystem, path: str, size: int) -> None:
+        self.path = path
+        self.file: File | None = None  # While there is one.
+        self.is_ending = False  # It takes no more.
+        self._fs = fs
+        self._half_bytes = size // HALVES
+        self.syncs_before = size // BYTES_PER_SYNC  # How many show that it is worth to be made.
+        self._generation = 0  # The one that is being written; it is in half `generation % HALVES`.
+        self._number = 0  # Of its next entry.
+        self._position = 0  # Where in the half that will be.
+        self._owing: list[dict[Log, None]] = [{} for _ in range(HALVES)]  # Their own files lack what each half has.
+        self._known: list[set[LogKey]] = [set() for _ in range(HALVES)]  # Logs that each half has pieces of, if void.
+        self._voids_due: set[LogKey] = set()  # Logs that are gone. Until the journal says so it takes no new ones.
+
+    async def open(self) -> None:
+        """Make the file and fill it, so that no write of an entry has to find space."""
+        self.file = await self._fs.run(self._make)
+
+    def _make(self) -> File:
+        file = self._fs.open(self.path, create=True, appends=False)
+        assert file.size() == 0, f"{self.path} is there already"
+        try:
+            size = HALVES * self._half_bytes
+            for position in range(0, size, FILL_BYTES):
+                file.write_at(position, bytes(min(FILL_BYTES, size - position)))
+            file.sync()
+            self._fs.sync_dir(self._directory)
+        except OSError:
+            file.close()
+            self._fs.remove(self.path)
+            raise
+        return file
+
+    async def remove(self) -> None:
+        """For good, when every log's own file has all that is in it."""
+        if self.file is not None:
+            await self._fs.run(self._remove)
+            self.file.close()
+            self.file = None
+
+    def _remove(self) -> None:
+        self._fs.remove(self.path)
+        self._fs.sync_dir(self._directory)
+
+    @property
+    def _directory(self) -> str:
+        return self.path.rpartition("/")[0]
+
+    # Writing
+
+    def takes(self, partition_log: Log, *, others: int = 0) -> bool:
+        """Whether the journal is a place for what is unsynced of the log, and of so many others."""
+        return (
+            self.file is not None
+            and not self.is_ending
+            and 0 < partition_log.journal_bytes <= PIECE_BYTES_MAX
+            and partition_log.key not in self._voids_due
+            and (partition_log in self._writing or len(self._writing) + others < OWING_MAX)
+        )
+
+    def fits(self, pieces: Sequence[Piece]) -> bool:
+        """Whether there is room for them in the half that is being written to."""
+        return self._position + entry_bytes(pieces) <= self._half_bytes
+
+    def may_turn(self, pieces: Sequence[Piece]) -> bool:
+        """Whether the other half can be written to, and has room for them."""
+        return not self._owing[self._next_half] and SECTOR_BYTES + entry_bytes(pieces) <= self._half_bytes
+
+    def turn(self) -> list[Log]:
+        """Begin the other half; `sync` before the first entry. Gives the logs that owe the journal what is in this one.
+
+        OSError: the journal is as before.
+        """
+        assert self.file is not None
+        place = self._next_half * self._half_bytes
+        self.file.write_at(place, pack_entry(self._generation + 1, 0, ()))
+        owing = list(self._writing)
+        self._generation += 1
+        self._number, self._position = 1, SECTOR_BYTES
+        self._known[self._half].clear()
+        return owing
+
+    def write(self, pieces: Sequence[Piece], logs: Sequence[Log]) -> None:
+        """Write an entry that `fits`; it counts once the file is synced. OSError: the journal is as before."""
+        assert self.file is not None
+        # In advance: of one that failed, too, a start may find a part.
+        self._known[self._half].update(piece.key for piece in pieces if piece.kind != VOID)
+        entry = pack_entry(self._generation, self._number, pieces)
+        self.file.write_at(self._half * self._half_bytes + self._position, entry)
+        self._number += 1
+        self._position += len(entry)
+        self._writing.update(dict.fromkeys(logs))
+
+    async def sync(self) -> None:
+        """Return when the entries that have been written are on disk; OSError: what is there cannot be known."""
+        assert self.file is not None
+        await self._fs.sync(self.file)
+
+    def on_filed(self, partition_log: Log) -> None:
+        """The log's own file has all that the journal has of it, or nobody needs it any more."""
+        for owing in self._owing:
+            owing.pop(partition_log, None)
+
+    @property
+    def owing(self) -> list[Log]:
+        """Logs whose own files lack what the journal has of them."""
+        return list(self._owing[0] | self._owing[1])
+
+    def owes(self, partition_log: Log) -> bool:
+        """Whether it is one of those."""
+        return any(partition_log in owing for owing in self._owing)
+
+    @property
+    def _half(self) -> int:
+        return self._generation % HALVES
+
+    @property
+    def _next_half(self) -> int:
+        return (self._generation + 1) % HALVES
+
+    @property
+    def _writing(self) -> dict[Log, None]:
+        return self._owing[self._half]
+
+    # Taking back
+
+    def knows(self, key: LogKey) -> bool:
+        """Whether a start would find pieces of the log, be they needed or not."""
+        return any(key in known for known in self._known)
+
+    def on_gone(self, partition_log: Log) -> None:
+        """The log is about to be deleted: one that comes in its place is not to meet what is left of it here."""
+        self.on_filed(partition_log)
+        if partition_log.key is not None and self.knows(partition_log.key):
+            self._voids_due.add(partition_log.key)
+
+    def is_void_due(self, key: LogKey | None) -> bool:
+        """Whether a log with this key is gone, and the journal does not say so yet."""
+        return key in self._voids_due
+
+    def on_void(self, key: LogKey) -> None:
+        """The journal says for good that what it had of the log up to now counts no more."""
+        self._voids_due.discard(key)

@@ -1,0 +1,108 @@
+"""The journal's file: the newest records of many logs, one entry for each sync of them.
+
+    entry   magic, checksum of what follows, generation, number in it, size; pieces; zeros up to the next sector
+    piece   topic id, partition, kind, start, size; whole batches, as they are in the log
+
+The file has two halves with a generation in each: entries from 0 on, one behind the other. A generation ends where an
+entry is not whole, or is of another one: there the power went, or an older generation begins. Its first entry is a
+sector without pieces, which is on disk before anything behind it is written over: a disk writes it as a whole or not at
+all, so that of the older generation all is found or nothing.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.storage.fs import Buffer
+from penstock.wire.checksum import crc32c
+
+HALVES = 2
+SECTOR_BYTES = 512  # What a disk writes as a whole: no entry shares one with an entry that is on disk already.
+
+NOWHERE = -1  # Where a piece without records starts.
+
+RECORDS = 0
+VOID = 1  # What the journal has had of this log up to here counts no more.
+
+_MAGIC = 0x50534A31
+_HEAD = struct.Struct(">II")  # Magic, checksum.
+_ENTRY = struct.Struct(">QII")  # Generation, number, size of the pieces.
+_PIECE = struct.Struct(">16sIBqI")  # Topic id, partition, kind, start, size.
+
+ENTRY_HEAD_BYTES = _HEAD.size + _ENTRY.size
+PIECE_HEAD_BYTES = _PIECE.size
+
+
+class LogKey(NamedTuple):
+    """What the journal knows a log by: a topic that is made anew under its old name has another id."""
+
+    topic_id: UUID
+    partition: int
+
+
+class Piece(NamedTuple):
+    key: LogKey
+    kind: int
+    start: int  # Where the log ended before. The first batch may lie behind it: compaction leaves gaps.
+    batches: Buffer
+
+
+class Entry(NamedTuple):
+    generation: int
+    pieces: list[Piece]
+
+
+def pack_entry(generation: int, number: int, pieces: Sequence[Piece]) -> bytes:
+    parts: list[Buffer] = [b""]
+    size = 0
+    for key, kind, start, batches in pieces:
+        parts.append(_PIECE.pack(key.topic_id.bytes, key.partition, kind, start, len(batches)))
+        parts.append(batches)
+        size += PIECE_HEAD_BYTES + len(batches)
+    parts[0] = _ENTRY.pack(generation, number, size)
+    body = b"".join(parts)
+    padding = -(_HEAD.size + len(body)) % SECTOR_BYTES
+    return _HEAD.pack(_MAGIC, crc32c(body)) + body + bytes(padding)
+
+
+def entry_bytes(pieces: Sequence[Piece]) -> int:
+    """How long `pack_entry` makes it."""
+    size = ENTRY_HEAD_BYTES
+    for piece in pieces:
+        size += PIECE_HEAD_BYTES + len(piece.batches)
+    return size + -size % SECTOR_BYTES
+
+
+def read_journal(content: Buffer) -> list[Entry]:
+    """What a journal's file holds, in the order in which it was written."""
+    half_bytes = len(content) // HALVES
+    halves = [memoryview(content)[number * half_bytes :][:half_bytes] for number in range(HALVES)]
+    entries = [entry for half in halves for entry in _read_half(half)]
+    return sorted(entries, key=lambda entry: entry.generation)  # Those of a generation stay in order.
+
+
+def _read_half(half: memoryview) -> Iterator[Entry]:
+    """Those of the generation that begins in this half, as far as it is whole."""
+    generation, number, position = -1, 0, 0
+    while position + ENTRY_HEAD_BYTES <= len(half):
+        magic, checksum = _HEAD.unpack_from(half, position)
+        found, found_number, size = _ENTRY.unpack_from(half, position + _HEAD.size)
+        start, end = position + ENTRY_HEAD_BYTES, position + ENTRY_HEAD_BYTES + size
+        if number == 0:
+            generation = found
+        if (magic, found, found_number) != (_MAGIC, generation, number) or end > len(half):
+            return
+        if crc32c(half[position + _HEAD.size : end]) != checksum:
+            return
+        yield Entry(generation, list(_read_pieces(half[start:end])))
+        position, number = end + -end % SECTOR_BYTES, number + 1
+
+
+def _read_pieces(entry: memoryview) -> Iterator[Piece]:
+    position = 0
+    while position < len(entry):
+        topic_id, partition, kind, start, size = _PIECE.unpack_from(entry, position)
+        position += PIECE_HEAD_BYTES
+        yield Piece(LogKey(UUID(bytes=topic_id), partition), kind, start, entry[position : position + size])
+        position += size

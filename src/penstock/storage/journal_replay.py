@@ -1,0 +1,112 @@
+"""What a start after a crash finds in the journal, and how a log gets back what its own files lack of that.
+
+A log is recovered by itself first: what is unsound at its end is cut off. Then the batches that the journal has of it
+are appended from there on, as they were. Those that the log has are passed over, so it does no harm to do it twice.
+"""
+
+from collections.abc import Collection, Iterator
+
+from penstock.base.errors import Refused
+from penstock.base.logging import get_logger
+from penstock.base.types import Offset
+from penstock.storage.fs import FileSystem
+from penstock.storage.journal_format import VOID, LogKey, Piece, read_journal
+from penstock.storage.log import Log
+from penstock.storage.recovery import SyncFailed
+from penstock.wire.batch import BatchHeader, read_header
+
+log = get_logger(__name__)
+
+ASIDE_SUFFIX = "-stray"
+
+
+class JournalReplay:
+    """What the journal of the last life holds for logs that have not been opened yet."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        self._pieces: dict[LogKey, list[Piece]] = {}  # In the order in which they were written.
+
+    def load(self) -> None:
+        """Read the journal, if there is one. Waits for the disk."""
+        if not self._fs.exists(self._path):
+            return
+        for entry in read_journal(self._fs.read_all(self._path)):
+            for piece in entry.pieces:
+                if piece.kind == VOID:
+                    self.drop(piece.key)
+                else:
+                    self._pieces.setdefault(piece.key, []).append(piece)
+
+    def end_of(self, key: LogKey) -> Offset:
+        """Up to where the journal brings this log."""
+        pieces = self._pieces.get(key, ())
+        return Offset(max((header.next_offset for piece in pieces for _, header in _batches(piece)), default=0))
+
+    def apply(self, partition_log: Log) -> str | None:
+        """Append and sync what the log lacks. Waits for the disk. Gives what is missing in between, if anything is.
+
+        OSError: the disk does not take it, and it can be tried again; of SyncFailed, not with this page cache.
+        """
+        assert partition_log.key is not None
+        first = partition_log.log_end
+        for piece in self._pieces.get(partition_log.key, ()):
+            if piece.start > partition_log.log_end:
+                if partition_log.size == 0:
+                    log.warning(
+                        "the journal has records of a log that is gone", partition=partition_log.topic_partition
+                    )
+                    break
+                # They had been synced in the log's own file, or those behind them would not have been promised.
+                return f"records {partition_log.log_end} to {piece.start - 1} are missing"
+            _append(partition_log, piece)
+        if partition_log.log_end > first:
+            flush = partition_log.begin_flush()
+            try:
+                flush.run()
+            except OSError as error:
+                raise SyncFailed(error.errno, error.strerror, partition_log.directory) from error
+            partition_log.on_flushed(flush)
+            log.info("records restored from the journal", partition=partition_log.topic_partition,
+                     first=first, end=partition_log.log_end)  # fmt: skip
+        self.drop(partition_log.key)
+        return None
+
+    def drop(self, key: LogKey) -> None:
+        """Nobody needs what there is of this log."""
+        self._pieces.pop(key, None)
+
+    def end(self, hosted: Collection[LogKey]) -> None:
+        """All logs that are hosted here have been opened and have theirs: remove the journal for good.
+
+        If one of them has not, because it is damaged, the journal is set aside for the operator.
+        """
+        left = [key for key in hosted if key in self._pieces]
+        self._pieces = {}
+        if not self._fs.exists(self._path):
+            return
+        if left:
+            aside = f"{self._path}{ASIDE_SUFFIX}"
+            log.error("records of damaged logs are in a journal that is set aside", logs=left, moved_to=aside)
+            self._fs.rename(self._path, aside)
+        else:
+            self._fs.remove(self._path)
+        self._fs.sync_dir(self._path.rpartition("/")[0])
+
+
+def _append(partition_log: Log, piece: Piece) -> None:
+    for batch, header in _batches(piece):
+        if header.last_offset >= partition_log.log_end:
+            try:
+                partition_log.append(batch, header.last_offset, header.max_timestamp)
+            except Refused as refused:
+                raise OSError(refused.message) from refused
+
+
+def _batches(piece: Piece) -> Iterator[tuple[memoryview, BatchHeader]]:
+    view = memoryview(piece.batches)
+    while view:
+        header = read_header(view)
+        yield view[: header.size], header
+        view = view[header.size :]

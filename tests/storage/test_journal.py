@@ -1,0 +1,641 @@
+"""Many logs and one sync: what the journal takes, when it is full, and what a start makes of it."""
+
+import asyncio
+import contextlib
+import errno
+from uuid import UUID
+
+import pytest
+
+from penstock.base.errors import Refused
+from penstock.base.topic_config import TopicConfig
+from penstock.base.types import Offset, TopicPartition
+from penstock.sim.process import Killed
+from penstock.storage.fs import PosixFileSystem
+from penstock.storage.journal import PIECE_BYTES_MAX
+from penstock.storage.journal_format import LogKey
+from penstock.wire.batch import read_header
+
+from .support import FailingFileSystem, Machine, append, batch, fail, manager, read_all, run, succeed, until, values_of
+
+CONFIG = TopicConfig()
+COMPACTED = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=1000)
+JOURNAL_BYTES = 16 << 10
+PATH = "penstock.journal"
+
+
+def topic(number: int) -> tuple[TopicPartition, UUID]:
+    return TopicPartition(f"topic{number}", 0), UUID(int=100 + number)
+
+
+def started(fs, data_dir, **options):
+    logs = manager(fs, data_dir, **{"penstock_journal_bytes": JOURNAL_BYTES, **options})
+    logs.start()
+    return logs
+
+
+async def serving(fs, data_dir, count=3, config=CONFIG, **options):
+    """Logs that have been synced once, so that a journal has been made, and the next sync can be one of it."""
+    logs = started(fs, data_dir, **options)
+    opened = [logs.open(*topic(number), config) for number in range(count)]
+    logs.end_replay(())
+    for log in opened:
+        append(log)
+        await commit(logs, log)
+    if options.get("penstock_journal_bytes", JOURNAL_BYTES):
+        await until(lambda: logs._journal.file is not None or not logs.commit._background)
+    return logs, opened
+
+
+async def commit(logs, *chosen):
+    for log in chosen:
+        logs.commit.request(log)
+    for log in chosen:
+        await logs.commit.finish(log)
+
+
+def is_filed(log):
+    return log.filed_end == log.log_end
+
+
+# Syncs
+
+
+def test_small_appends_to_many_logs_share_a_sync(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs, opened = await serving(fs, tmp_path, count=20)
+        fs.syncs.clear()
+        told = []
+        for log in opened:
+            log.on_synced = lambda log=log: told.append(log)
+            append(log)
+        await commit(logs, *opened)
+        assert fs.syncs == [f"{tmp_path}/{PATH}"]
+        assert told == opened
+        assert all(log.synced_end == 2 and log.filed_end == 1 for log in opened)
+        assert not any(log.flush_in_flight for log in opened)
+
+    run(life())
+
+
+def test_what_comes_while_an_entry_is_synced_is_in_the_next(tmp_path):
+    async def life():
+        logs, (first, second, _) = await serving(PosixFileSystem(), tmp_path)
+        append(first)
+        logs.commit.request(first)
+        await asyncio.sleep(0)
+        append(first)
+        append(second)
+        logs.commit.request(first)
+        logs.commit.request(second)
+        await logs.commit.finish()
+        assert (first.synced_end, second.synced_end) == (3, 2)
+        assert (first.filed_end, second.filed_end) == (1, 1)
+
+    run(life())
+
+
+@pytest.mark.parametrize(
+    ("values", "config"),
+    [
+        pytest.param((b"x" * PIECE_BYTES_MAX,), CONFIG, id="much at once"),
+        pytest.param((b"x",), TopicConfig(durability="os"), id="left to the kernel"),
+        pytest.param((b"x",), TopicConfig(segment_bytes=100), id="a new segment"),
+    ],
+)
+def test_a_log_is_synced_by_itself(tmp_path, values, config):
+    async def life():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path, config=config)
+        append(log, values)
+        await commit(logs, log)
+        assert log.synced_end == 2
+        assert is_filed(log)
+
+    run(life())
+
+
+def test_side_files_are_synced_with_the_records_that_lean_on_them(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs, (log, *_) = await serving(fs, tmp_path)
+        fs.syncs.clear()
+        append(log)
+        log.put_side_file("leader-epoch-checkpoint", b"0\n0\n")
+        await commit(logs, log)
+        assert is_filed(log)
+        assert [path.rpartition("/")[2] for path in fs.syncs] == [
+            "leader-epoch-checkpoint.tmp", "00000000000000000000.log",
+        ]  # fmt: skip
+
+    run(life())
+
+
+def test_who_asks_for_it_gets_the_file_itself_synced(tmp_path):
+    async def life():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)
+        append(log)
+        await commit(logs, log)
+        assert not is_filed(log)
+        logs.commit.request(log, is_filed=True)
+        await logs.commit.finish(log)
+        assert is_filed(log)
+        assert logs._journal.owing == []
+        append(log)
+        await commit(logs, log)
+        assert not is_filed(log)
+
+    run(life())
+
+
+def test_a_full_half_has_its_logs_synced_and_is_used_again(tmp_path):
+    async def life():
+        logs, opened = await serving(PosixFileSystem(), tmp_path)
+        written = 0
+        while logs._journal._generation < 5:
+            append(opened[written % 3], (b"x" * 200,))
+            await commit(logs, opened[written % 3])
+            written += 1
+        assert sum(log.log_end for log in opened) == written + 3
+        assert written > 20  # Of half a kilobyte each, in halves of 8.
+        assert (tmp_path / PATH).stat().st_size == JOURNAL_BYTES
+
+    run(life())
+
+
+def test_without_room_logs_are_synced_by_themselves(tmp_path):
+    async def life():
+        logs, opened = await serving(PosixFileSystem(), tmp_path)
+        journal = logs._journal
+        journal._owing[journal._next_half][opened[2]] = None  # It does not get around to it.
+        for _ in range(40):
+            append(opened[0], (b"x" * 200,))
+            await commit(logs, opened[0])
+        assert opened[0].synced_end == 41
+        assert is_filed(opened[0])
+        assert journal._generation == 0
+
+    run(life())
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_every_broker_stops_without_a_journal(tmp_path, count):
+    async def life():
+        logs, opened = await serving(PosixFileSystem(), tmp_path)
+        for number in range(count):
+            append(opened[number % 3])
+            await commit(logs, opened[number % 3])
+        await logs.stop()
+
+    run(life())
+    assert not (tmp_path / PATH).exists()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_none_is_made_where_it_is_not_wanted_or_hardly_used(tmp_path):
+    async def life(size):
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path, penstock_journal_bytes=size)
+        append(log)
+        await commit(logs, log)
+        assert is_filed(log)
+        assert not (tmp_path / PATH).exists()
+        await logs.stop()
+
+    run(life(0))
+    run(life(64 << 20))
+
+
+# Failures
+
+
+def test_a_disk_without_room_for_a_journal_does_without(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        fs.before = fail("write_at", suffix=PATH)
+        logs, (log, *_) = await serving(fs, tmp_path)
+        append(log)
+        await commit(logs, log)
+        assert is_filed(log)
+        assert logs.offline is None
+        assert not (tmp_path / PATH).exists()
+
+    run(life())
+
+
+def test_an_entry_that_cannot_be_written_is_no_failure(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs, (log, *_) = await serving(fs, tmp_path)
+        fs.before = fail("write_at", suffix=PATH)
+        append(log)
+        await commit(logs, log)
+        assert log.synced_end == 2
+        assert is_filed(log)
+        assert logs.offline is None
+        fs.before = succeed
+        append(log)
+        await commit(logs, log)
+        assert log.synced_end == 3
+        assert not is_filed(log)
+
+    run(life())
+
+
+def test_a_failed_sync_of_the_journal_takes_the_directory_offline(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs, (log, other, _) = await serving(fs, tmp_path)
+        fs.before = fail("sync", suffix=PATH, code=errno.EIO)
+        append(log)
+        append(other)
+        await commit(logs, log, other)
+        assert "the journal" in logs.offline
+        assert (log.synced_end, other.synced_end) == (1, 1)
+        assert not log.flush_in_flight
+        with pytest.raises(Refused):
+            append(log)
+
+    run(life())
+
+
+# Starts
+
+
+def test_a_power_cut_takes_nothing_that_was_in_the_journal():
+    async def first(machine):
+        logs, opened = await serving(machine.fs, "data")
+        for number in range(5):
+            for log in opened:
+                append(log, (b"value%d" % number,))
+            await commit(logs, *opened)
+        assert [log.synced_end for log in opened] == [6] * 3
+        assert [log.filed_end for log in opened] == [1] * 3
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        for number in range(3):
+            log = logs.open(*topic(number), CONFIG)
+            assert values_of(read_all(log)) == [b"value", *(b"value%d" % number for number in range(5))]
+            assert log.synced_end == log.filed_end == 6
+        logs.end_replay(())
+        assert not machine.fs.exists(f"data/{PATH}")
+
+    for seed in range(20):
+        machine = Machine(seed)
+        machine.run(first(machine))
+        machine.cut_power()
+        machine.run(second(machine))
+
+
+def test_a_log_that_begins_behind_the_end_of_its_own_file():
+    """Its start is noted in a checkpoint that is synced, and its records in the journal alone."""
+
+    async def first(machine):
+        logs, (log, *_) = await serving(machine.fs, "data")
+        for _ in range(5):
+            append(log)
+        await commit(logs, log)
+        log.advance_start(Offset(4))
+        await logs.checkpoint()
+        assert log.filed_end == 1
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        log = logs.open(*topic(0), CONFIG)
+        assert (log.log_start, log.log_end) == (4, 6)
+        assert logs.damaged == {}
+
+    for seed in range(10):
+        machine = Machine(seed)
+        machine.run(first(machine))
+        machine.cut_power()
+        machine.run(second(machine))
+
+
+def test_what_was_cut_off_does_not_come_back():
+    async def first(machine):
+        logs, (log, other, _) = await serving(machine.fs, "data")
+        append(log, (b"cut",))
+        append(log, (b"cut",))
+        append(other, (b"kept",))
+        await commit(logs, log, other)
+        await logs.truncate(log, Offset(1))
+        append(log, (b"new",))
+        await commit(logs, log)
+        assert log.synced_end == 2
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        assert values_of(read_all(logs.open(*topic(0), CONFIG))) == [b"value", b"new"]
+        assert values_of(read_all(logs.open(*topic(1), CONFIG))) == [b"value", b"kept"]
+        assert logs.damaged == {}
+
+    for seed in range(10):
+        machine = Machine(seed)
+        machine.run(first(machine))
+        machine.cut_power()
+        machine.run(second(machine))
+
+
+def test_what_was_cut_off_does_not_come_back_from_the_half_before():
+    async def first(machine):
+        logs, (log, other, _) = await serving(machine.fs, "data")
+        append(log, (b"cut",))
+        await commit(logs, log)
+        while logs._journal._generation < 1:
+            append(other, (b"x" * 300,))
+            await commit(logs, other)
+        await logs.truncate(log, Offset(1))
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        assert values_of(read_all(logs.open(*topic(0), CONFIG))) == [b"value"]
+
+    restarted(first, second)
+
+
+def test_a_partition_that_comes_back_is_not_given_the_records_of_the_one_before():
+    async def first(machine):
+        logs, (log, *_) = await serving(machine.fs, "data")
+        append(log, (b"gone",))
+        await commit(logs, log)
+        logs.delete(topic(0)[0])
+        await asyncio.sleep(1)
+        again = logs.open(*topic(0), CONFIG)
+        append(again, (b"new",))
+        await commit(logs, again)
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        assert values_of(read_all(logs.open(*topic(0), CONFIG))) == [b"new"]
+
+    for seed in range(10):
+        machine = Machine(seed)
+        machine.run(first(machine))
+        machine.cut_power()
+        machine.run(second(machine))
+
+
+def test_records_that_are_missing_before_those_of_the_journal_are_reported(tmp_path):
+    async def first():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)
+        append(log)
+        logs.commit.request(log, is_filed=True)
+        await logs.commit.finish(log)
+        append(log)
+        await commit(logs, log)
+
+    async def second():
+        logs = started(PosixFileSystem(), tmp_path)
+        log = logs.open(*topic(0), CONFIG)
+        assert "records 1 to 1 are missing" in log.failure
+        assert topic(0)[0] in logs.damaged
+        logs.end_replay(())
+        assert (tmp_path / f"{PATH}-stray").exists()  # For the operator.
+
+    run(first())
+    path = tmp_path / "topic0-0" / "00000000000000000000.log"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+    run(second())
+    assert not (tmp_path / PATH).exists()
+
+
+def test_a_start_fails_whose_journal_is_needed_later():
+    async def first(machine):
+        logs, opened = await serving(machine.fs, "data")
+        for log in opened:
+            append(log, (b"journaled",))
+        await commit(logs, *opened)
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        log = logs.open(*topic(0), CONFIG)
+        with pytest.raises(OSError, match="newest records are in the journal"):
+            logs.end_replay([LogKey(topic(1)[1], 0)])
+        assert values_of(read_all(log)) == [b"value", b"journaled"]
+
+    async def third(machine):
+        logs = started(machine.fs, "data")
+        for number in range(3):
+            assert values_of(read_all(logs.open(*topic(number), CONFIG))) == [b"value", b"journaled"]
+        logs.end_replay([LogKey(UUID(int=1), 0)])
+
+    machine = Machine(3)
+    machine.run(first(machine))
+    machine.cut_power()
+    machine.run(second(machine))
+    machine.cut_power()
+    machine.run(third(machine))
+
+
+def test_a_full_disk_at_the_start_is_tried_again(tmp_path):
+    async def first():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)
+        append(log, (b"journaled",))
+        await commit(logs, log)
+
+    async def second():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        fs.before = fail("write", suffix=".log")
+        with pytest.raises(OSError):
+            logs.open(*topic(0), CONFIG)
+        fs.before = succeed
+        assert values_of(read_all(logs.open(*topic(0), CONFIG))) == [b"value", b"journaled"]
+
+    run(first())
+    path = tmp_path / "topic0-0" / "00000000000000000000.log"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    run(second())
+
+
+def restarted(first, second, seeds=range(20)):
+    """Two lives with a power cut between them."""
+    for seed in seeds:
+        machine = Machine(seed)
+        machine.run(first(machine))
+        machine.cut_power()
+        machine.run(second(machine))
+
+
+def test_a_compacted_log_that_has_rolled():
+    """The name of its new segment may be on disk before the end of the old one: that is no gap of compaction."""
+
+    async def first(machine):
+        logs, (log, *_) = await serving(machine.fs, "data", config=COMPACTED)
+        for number in range(3):
+            append(log, (b"acked%d" % number,), keys=(b"k%d" % number,))
+            await commit(logs, log)
+        append(log, (b"x" * 2000,), keys=(b"large",))
+        assert len(log.segments) == 2
+        machine.fs.sync_dir(log.directory)
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        log = logs.open(*topic(0), COMPACTED)
+        assert values_of(read_all(log))[:4] == [b"value", b"acked0", b"acked1", b"acked2"]
+        assert logs.damaged == {}
+
+    restarted(first, second, range(60))
+
+
+def test_the_gaps_that_compaction_left_are_no_damage():
+    async def first(machine):
+        logs, (log, *_) = await serving(machine.fs, "data", config=COMPACTED)
+        for offset in (3, 7, 9):  # As a follower gets them.
+            copied = batch(offset, (b"v%d" % offset,), keys=(b"k",))
+            log.append(copied, offset, read_header(copied).max_timestamp)
+            await commit(logs, log)
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        log = logs.open(*topic(0), COMPACTED)
+        assert values_of(read_all(log)) == [b"value", b"v3", b"v7", b"v9"]
+        assert (log.log_end, log.failure) == (10, None)
+
+    restarted(first, second)
+
+
+def test_a_new_log_in_the_place_of_one_that_is_being_deleted_keeps_its_records():
+    """The old one has nothing in the journal: nothing of it is to be declared void, least of all what came after it."""
+
+    async def first(machine):
+        logs, _ = await serving(machine.fs, "data")
+        log = logs.open(*topic(9), CONFIG)
+        append(log, (b"x" * 100_000,))
+        held, carry_out = asyncio.Event(), machine.fs.run
+
+        async def slowly(function):
+            await held.wait()
+            return await carry_out(function)
+
+        machine.fs.run = slowly
+        logs.commit.request(log)
+        await asyncio.sleep(0.01)
+        machine.fs.run = carry_out
+        logs.delete(topic(9)[0])
+        again = logs.open(*topic(9), CONFIG)
+        for number in range(4):
+            append(again, (b"new%d" % number,))
+            await commit(logs, again)
+        assert (again.synced_end, again.filed_end) == (4, 1)
+        held.set()
+        await asyncio.sleep(1)
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        assert values_of(read_all(logs.open(*topic(9), CONFIG))) == [b"new0", b"new1", b"new2", b"new3"]
+
+    restarted(first, second)
+
+
+def test_an_older_generation_is_found_as_a_whole_or_not_at_all():
+    """Else the records of a log could be found, and not that they are void."""
+
+    async def first(machine, cut_after):
+        logs, (log, other, _) = await serving(machine.fs, "data")
+        append(log, (b"cut",))
+        await commit(logs, log)
+        await logs.truncate(log, Offset(1))
+        while logs._journal._generation < 1:
+            append(other, (b"x" * 300,))
+            await commit(logs, other)
+        await until(lambda: not logs._journal._owing[0])
+        while logs._journal._generation < 2:
+            machine.disk.cut_power_at = None
+            append(other, (b"x" * 300,))
+            machine.disk.cut_power_at = machine.disk.operations + cut_after
+            await commit(logs, other)
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        assert values_of(read_all(logs.open(*topic(0), CONFIG))) == [b"value"]
+
+    for cut_after in range(1, 6):
+        for seed in range(30):
+            machine = Machine(seed)
+            with contextlib.suppress(Killed):
+                machine.run(first(machine, cut_after))
+            machine.cut_power()
+            machine.run(second(machine))
+
+
+def test_nothing_is_cut_off_while_the_journal_cannot_forget_it(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs, (log, failed, _) = await serving(fs, tmp_path)
+        append(failed)
+        append(log)
+        await commit(logs, failed, log)
+        failed.fail("for this test")  # What the journal has of it is all that a start will find.
+        fs.before = fail("write_at", suffix=PATH)
+        with pytest.raises(Refused, match="journal"):
+            await logs.truncate(log, Offset(1))
+        assert log.log_end == 2
+        assert (tmp_path / PATH).exists()
+
+    run(life())
+
+
+def test_a_file_that_cannot_be_read_back_holds_up_nobody(tmp_path):
+    async def life():
+        logs, (bad, good, _) = await serving(PosixFileSystem(), tmp_path)
+
+        def unreadable():
+            raise OSError(errno.EIO, "unreadable")
+
+        bad.begin_journaling = unreadable
+        append(bad)
+        append(good)
+        await commit(logs, bad, good)
+        assert (bad.synced_end, good.synced_end) == (2, 2)
+        assert is_filed(bad)
+        assert not is_filed(good)
+
+    run(life())
+
+
+def test_a_journal_that_could_not_be_written_to_is_used_again(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs, (log, other, _) = await serving(fs, tmp_path)
+        append(other)
+        await commit(logs, other)
+        journaled = 0
+        for number in range(100):
+            fs.before = fail("write_at", suffix=PATH) if number in (12, 13, 14, 40) else succeed
+            append(log, (b"x" * 300,))
+            await commit(logs, log)
+            journaled += not is_filed(log)
+            await asyncio.sleep(0)
+        assert log.synced_end == 101
+        assert journaled > 80
+
+    run(life())
+
+
+def test_no_more_logs_owe_a_half_than_may(tmp_path, monkeypatch):
+    async def life():
+        monkeypatch.setattr("penstock.storage.journal.OWING_MAX", 5)
+        logs, opened = await serving(PosixFileSystem(), tmp_path, count=12)
+        for log in opened:
+            append(log)
+        await commit(logs, *opened)
+        assert all(log.synced_end == 2 for log in opened)
+        assert len(logs._journal.owing) == 5
+
+    run(life())
+
+
+def test_a_request_for_the_file_counts_from_when_it_is_made(tmp_path):
+    async def life():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)
+        append(log, (b"x" * PIECE_BYTES_MAX,))
+        logs.commit.request(log)
+        await asyncio.sleep(0)  # That sync has begun, and covers nothing of what follows.
+        append(log)
+        logs.commit.request(log, is_filed=True)
+        await logs.commit.finish(log)
+        assert is_filed(log)
+
+    run(life())
