@@ -181,29 +181,27 @@ class GroupCommit:
     async def _append_next(self, journal: Journal, pieces: Sequence[Piece], logs: Sequence[Log]) -> bool:
         if journal.file is None:
             return False
+        if not journal.fits(pieces):
+            if not journal.may_turn(pieces) or not self._turn(journal):
+                return False
+            await journal.sync()
         try:
-            if not journal.fits(pieces):
-                if not journal.may_turn(pieces):
-                    return False
-                owing = journal.turn()
-                if owing:
-                    self._run_in_background(self._file(journal, owing))
-                await self._sync_journal(journal)
             journal.write(pieces, logs)
         except OSError as error:
-            if isinstance(error, _JournalUnsynced):
-                raise
-            # Some file systems write nothing in place, and need space for that.
-            log.warning("the journal could not be written to", error=error)
+            _note_unwritten(error)
             return False
-        await self._sync_journal(journal)
+        await journal.sync()
         return True
 
-    async def _sync_journal(self, journal: Journal) -> None:
+    def _turn(self, journal: Journal) -> bool:
         try:
-            await journal.sync()
+            owing = journal.turn()
         except OSError as error:
-            raise _JournalUnsynced(error.errno, error.strerror) from error
+            _note_unwritten(error)
+            return False
+        if owing:
+            self._run_in_background(self._file(journal, owing))
+        return True
 
     async def _file(self, journal: Journal, logs: Sequence[Log]) -> None:
         """Have the logs' own files synced, one after the other: there is time until the other half is full.
@@ -280,5 +278,6 @@ class GroupCommit:
         task.add_done_callback(self._background.discard)
 
 
-class _JournalUnsynced(OSError):
-    """What the journal has on disk cannot be known."""
+def _note_unwritten(error: OSError) -> None:
+    """Of what was not written nothing is lost: each log is synced by itself then."""
+    log.warning("the journal could not be written to", error=error)  # Some file systems need space to write in place.
