@@ -263,5 +263,14 @@ WORKLOADS = [
     Workload("10,000 records/s, to a consumer", _at_rate, record_bytes=100, number=10_000),
     Workload("50 producers, one record a request", _small, record_bytes=100, number=50),
     Workload("50 producers, fsync before every answer", _small, record_bytes=100, number=50, is_synced=True),
+    Workload(
+        "50 producers, 12 partitions, fsync",
+        _small,
+        record_bytes=100,
+        partitions=12,
+        number=50,
+        is_synced=True,
+        is_quick=False,
+    ),
     Workload("500 consumers waiting", _waiting, record_bytes=100, number=500),
 ]

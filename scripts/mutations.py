@@ -40,6 +40,20 @@ MUTATIONS = (
         ("tests/partition/test_partition.py", "tests/server/test_replication.py"),
     ),
     Mutation(
+        "the recovery point counts what is in the journal alone",
+        "storage/log_manager.py",
+        "checkpoints.recovery_points[topic_partition] = partition_log.filed_end",
+        "checkpoints.recovery_points[topic_partition] = partition_log.synced_end",
+        ("tests/storage/test_journal.py",),
+    ),
+    Mutation(
+        "what was cut off is not void in the journal",
+        "storage/journal_replay.py",
+        "if piece.kind == VOID:",
+        "if False:",
+        ("tests/storage/test_journal.py",),
+    ),
+    Mutation(
         "leader epochs are not compared",
         "partition/partition.py",
         "if current_leader_epoch in (NO_EPOCH, self.leader_epoch):",

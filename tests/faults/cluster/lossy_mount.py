@@ -85,9 +85,12 @@ class LossyFiles(mfusepy.Operations):
     def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
         with self._lock:
             inode = self._file(path)
-            if offset != len(inode.content):
-                raise OSError(errno.EOPNOTSUPP, "this disk only knows how to append", path)
-            self._disk.write(inode, path, data)
+            if offset == len(inode.content):
+                self._disk.write(inode, path, data)
+            elif offset < len(inode.content):
+                self._disk.write_at(inode, path, offset, data)
+            else:
+                raise OSError(errno.EOPNOTSUPP, "this disk knows no holes", path)
         return len(data)
 
     def truncate(self, path: str, length: int, fh: int | None = None) -> int:

@@ -33,8 +33,14 @@ def seed() -> int:
     return random.randrange(2**32)
 
 
+@pytest.fixture(scope="module", params=[0, 1 << 20], ids=["alone", "journal"])
+def journal_bytes(request: pytest.FixtureRequest) -> int:
+    """With and without a journal, which is so small that its halves are used again and again."""
+    return int(request.param)
+
+
 @pytest.fixture(scope="module")
-def lossy_cluster(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[BrokerCluster]:
+def lossy_cluster(tmp_path_factory: pytest.TempPathFactory, seed: int, journal_bytes: int) -> Iterator[BrokerCluster]:
     """ZooKeeper has power of its own."""
     directory = tmp_path_factory.mktemp("power")
     with ExitStack() as stack:
@@ -42,7 +48,8 @@ def lossy_cluster(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterat
         for node_id in range(1, BROKERS + 1):
             with skip_when_missing("FUSE, for power cuts"):
                 disks[node_id] = stack.enter_context(lossy_disk(directory / f"disk-{node_id}", seed + node_id))
-        yield stack.enter_context(broker_cluster(directory, disks=disks))
+        config = {"penstock.journal.bytes": str(journal_bytes)}
+        yield stack.enter_context(broker_cluster(directory, disks=disks, config=config))
 
 
 class VolatileRecords:
@@ -75,7 +82,9 @@ class VolatileRecords:
         return f"with penstock.durability=os {lost_count:,} of {len(self._acked):,} acked records lost"
 
 
-def test_r4_power_is_cut_on_all_brokers_at_once(lossy_cluster: BrokerCluster, histories: Path, seed: int) -> None:
+def test_r4_power_is_cut_on_all_brokers_at_once(
+    lossy_cluster: BrokerCluster, histories: Path, seed: int, journal_bytes: int
+) -> None:
     cluster, draw = lossy_cluster, random.Random(seed)
     promise = "A=0, C=0; without syncs loss is possible"
     with scenario(cluster, f"R4 power cut on all brokers, {CUTS} times", histories, promise=promise) as run:
@@ -94,6 +103,9 @@ def test_r4_power_is_cut_on_all_brokers_at_once(lossy_cluster: BrokerCluster, hi
         run.notes += [str(Loss.sum(losses)), volatile.report()]
         run.notes.append(f"serving after {max(serving):.1f} s at most ({seed=})")
     assert all(loss.lost_bytes > 0 for loss in losses), "a power cut that lost nothing shows nothing"
+    if journal_bytes:
+        logs = "".join(broker.whole_log() for broker in cluster.brokers)
+        assert "records restored from the journal" in logs, "nobody needed the journal"
 
 
 def test_rule_17_a_leader_whose_syncs_fail_promises_nothing_more(lossy_cluster: BrokerCluster, histories: Path) -> None:
