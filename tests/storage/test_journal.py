@@ -54,6 +54,15 @@ async def commit(logs, *chosen):
         await logs.commit.finish(log)
 
 
+def restarted(first, second, seeds=range(20)):
+    """Two lives with a power cut between them."""
+    for seed in seeds:
+        machine = Machine(seed)
+        machine.run(first(machine))
+        machine.cut_power()
+        machine.run(second(machine))
+
+
 def is_filed(log):
     return log.filed_end == log.log_end
 
@@ -280,11 +289,7 @@ def test_a_power_cut_takes_nothing_that_was_in_the_journal():
         logs.end_replay(())
         assert not machine.fs.exists(f"data/{PATH}")
 
-    for seed in range(20):
-        machine = Machine(seed)
-        machine.run(first(machine))
-        machine.cut_power()
-        machine.run(second(machine))
+    restarted(first, second)
 
 
 def test_a_log_that_begins_behind_the_end_of_its_own_file():
@@ -305,11 +310,7 @@ def test_a_log_that_begins_behind_the_end_of_its_own_file():
         assert (log.log_start, log.log_end) == (4, 6)
         assert logs.damaged == {}
 
-    for seed in range(10):
-        machine = Machine(seed)
-        machine.run(first(machine))
-        machine.cut_power()
-        machine.run(second(machine))
+    restarted(first, second)
 
 
 def test_what_was_cut_off_does_not_come_back():
@@ -330,11 +331,7 @@ def test_what_was_cut_off_does_not_come_back():
         assert values_of(read_all(logs.open(*topic(1), CONFIG))) == [b"value", b"kept"]
         assert logs.damaged == {}
 
-    for seed in range(10):
-        machine = Machine(seed)
-        machine.run(first(machine))
-        machine.cut_power()
-        machine.run(second(machine))
+    restarted(first, second)
 
 
 def test_what_was_cut_off_does_not_come_back_from_the_half_before():
@@ -369,11 +366,7 @@ def test_a_partition_that_comes_back_is_not_given_the_records_of_the_one_before(
         logs = started(machine.fs, "data")
         assert values_of(read_all(logs.open(*topic(0), CONFIG))) == [b"new"]
 
-    for seed in range(10):
-        machine = Machine(seed)
-        machine.run(first(machine))
-        machine.cut_power()
-        machine.run(second(machine))
+    restarted(first, second)
 
 
 def test_records_that_are_missing_before_those_of_the_journal_are_reported(tmp_path):
@@ -447,15 +440,6 @@ def test_a_full_disk_at_the_start_is_tried_again(tmp_path):
     path = tmp_path / "topic0-0" / "00000000000000000000.log"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     run(second())
-
-
-def restarted(first, second, seeds=range(20)):
-    """Two lives with a power cut between them."""
-    for seed in seeds:
-        machine = Machine(seed)
-        machine.run(first(machine))
-        machine.cut_power()
-        machine.run(second(machine))
 
 
 def test_a_compacted_log_that_has_rolled():
