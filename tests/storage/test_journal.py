@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import gc
 from uuid import UUID
 
 import pytest
@@ -13,7 +14,7 @@ from penstock.base.types import Offset, TopicPartition
 from penstock.sim.process import Killed
 from penstock.storage.fs import PosixFileSystem
 from penstock.storage.journal import PIECE_BYTES_MAX
-from penstock.storage.journal_format import LogKey
+from penstock.storage.journal_format import SECTOR_BYTES, LogKey, read_journal
 from penstock.wire.batch import read_header
 
 from .support import FailingFileSystem, Machine, append, batch, fail, manager, read_all, run, succeed, until, values_of
@@ -384,7 +385,7 @@ def test_records_that_are_missing_before_those_of_the_journal_are_reported(tmp_p
         assert "records 1 to 1 are missing" in log.failure
         assert topic(0)[0] in logs.damaged
         logs.end_replay(())
-        assert (tmp_path / f"{PATH}-stray").exists()  # For the operator.
+        assert (tmp_path / f"{PATH}-1-stray").exists()  # For the operator.
 
     run(first())
     path = tmp_path / "topic0-0" / "00000000000000000000.log"
@@ -621,5 +622,116 @@ def test_a_request_for_the_file_counts_from_when_it_is_made(tmp_path):
         logs.commit.request(log, is_filed=True)
         await logs.commit.finish(log)
         assert is_filed(log)
+
+    run(life())
+
+
+def test_a_log_that_is_deleted_while_its_entry_waits_leaves_nothing_behind():
+    async def first(machine):
+        logs, (log, *_) = await serving(machine.fs, "data")
+        append(log, (b"gone",))
+        async with logs.commit._journal_lock:
+            logs.commit.request(log)
+            await asyncio.sleep(0.01)
+            logs.delete(topic(0)[0])
+        await asyncio.sleep(1)
+        assert logs._journal.owing == []
+        again = logs.open(*topic(0), CONFIG)
+        append(again, (b"new",))
+        await commit(logs, again)
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        assert values_of(read_all(logs.open(*topic(0), CONFIG))) == [b"new"]
+
+    restarted(first, second)
+
+
+def test_who_is_told_of_a_sync_and_fails_spoils_it_for_nobody(tmp_path):
+    async def life():
+        told = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+        logs, (log, other, third) = await serving(PosixFileSystem(), tmp_path)
+
+        def fails():
+            raise ValueError(f"of {len(told)}")
+
+        log.on_synced = fails
+        append(log)
+        append(other)
+        await commit(logs, log, other)
+        assert other.synced_end == 2
+        assert told == ["of 0"]
+        third.on_synced = fails
+        append(third, (b"x" * PIECE_BYTES_MAX,))
+        await commit(logs, third)
+        gc.collect()  # asyncio tells of a task's exception when the task goes.
+        assert told == ["of 0", "of 1"]
+
+    run(life())
+
+
+def test_a_stop_is_not_clean_while_the_journal_is_needed(tmp_path):
+    async def life():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)
+        append(log)
+        await commit(logs, log)
+        log.flush_in_flight = True  # It cannot be synced any more, for whatever reason.
+        await logs.stop()
+
+    run(life())
+    assert (tmp_path / PATH).exists()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_nobody_syncs_a_log_while_the_journal_forgets_it(tmp_path):
+    async def life():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)
+        for _ in range(4):
+            append(log)
+        await commit(logs, log)
+        async with logs.commit._journal_lock:
+            truncation = asyncio.create_task(logs.truncate(log, Offset(2)))
+            await until(lambda: log.flush_in_flight and is_filed(log) and not logs.commit._tasks)
+            log.put_side_file("leader-epoch-checkpoint", b"0\n0\n")
+            logs.commit.request(log, is_whole=False)
+        await truncation
+        await logs.commit.finish()
+        assert (log.filed_end, log.synced_end, log.log_end) == (2, 2, 2)
+
+    run(life())
+
+
+def test_a_log_whose_predecessor_cannot_be_forgotten_fails_alone(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs, (log, failed, other) = await serving(fs, tmp_path)
+        append(log)
+        append(failed)
+        await commit(logs, log, failed)
+        failed.fail("for this test")  # It needs the journal, which so cannot be removed.
+        fs.before = fail("write_at", suffix=PATH)
+        logs.delete(topic(0)[0])
+        again = logs.open(*topic(0), CONFIG)
+        append(again)
+        await commit(logs, again)
+        assert "cannot forget" in again.failure
+        append(other)
+        await commit(logs, other)
+        assert other.synced_end == 2
+        assert logs.offline is None
+
+    run(life())
+
+
+@pytest.mark.parametrize("size", [JOURNAL_BYTES, JOURNAL_BYTES + 1000, JOURNAL_BYTES + 1023])
+def test_halves_begin_with_a_sector(tmp_path, size):
+    async def life():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path, penstock_journal_bytes=size)
+        while logs._journal._generation < 2:
+            append(log, (b"x" * 300,))
+            await commit(logs, log)
+        assert logs._journal._half_bytes % SECTOR_BYTES == 0
+        assert max(entry.generation for entry in read_journal((tmp_path / PATH).read_bytes())) == 2
 
     run(life())

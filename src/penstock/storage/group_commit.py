@@ -74,33 +74,37 @@ class GroupCommit:
         self._tasks.pop(partition_log, None)
         partition_log.on_flush_failed()
 
-    def _create_task(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(self._on_done)
-        return task
+    def _forget(self, partition_log: Log, task: asyncio.Task[None]) -> None:
+        """The task has ended, perhaps by an exception, of which the event loop is told: nobody may wait for it."""
+        if self._tasks.get(partition_log) is task:  # The log may have asked for its next sync already.
+            del self._tasks[partition_log]
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or task.exception() is not None:  # Nobody may wait for it any more.
-            self._tasks = {of: other for of, other in self._tasks.items() if other is not task}
+    def _forget_all(self, task: asyncio.Task[None]) -> None:
+        for partition_log in list(self._tasks):
+            self._forget(partition_log, task)
 
     # A log by itself
 
     def _begin_alone(self, partition_log: Log) -> None:
-        self._tasks[partition_log] = self._create_task(self._sync(partition_log))
+        task = self._tasks[partition_log] = asyncio.get_running_loop().create_task(self._sync(partition_log))
+        task.add_done_callback(lambda _: self._forget(partition_log, task))
         self._syncs += 1
         if self._may_journal and self._journal is not None and self._syncs >= self._journal.syncs_before:
             self._may_journal = False
             self._run_in_background(self._make_journal(self._journal))
 
     async def _sync(self, partition_log: Log) -> None:
-        journal = self._journal
+        journal, key = self._journal, partition_log.key
+        if journal is not None and key is not None and journal.is_void_due(key) and not partition_log.is_deleted:
+            try:
+                await self.void(key, is_gone=True)  # A start must not take the records of the log before for ours.
+            except OSError as error:
+                partition_log.fail(f"the journal cannot forget the log that was in this one's place: {error}")
+                self._fail(partition_log)
+                return
         is_whole, partition_log.is_sync_wanted = partition_log.is_sync_wanted, False
         flush = partition_log.begin_flush(is_whole=is_whole)
         try:
-            if journal is not None and partition_log.key is not None and journal.is_void_due(partition_log.key):
-                await self.void(
-                    partition_log.key, is_gone=True
-                )  # A start must not take another log's records for ours.
             await flush.carry_out()
         except OSError as error:
             self._fail(partition_log)
@@ -118,9 +122,10 @@ class GroupCommit:
     # All that have little to sync
 
     def _begin_entry(self, journal: Journal) -> None:
-        self._entry = self._create_task(self._write_entry(journal))
+        task = self._entry = asyncio.get_running_loop().create_task(self._write_entry(journal))
+        task.add_done_callback(self._forget_all)
         for partition_log in self._gathered:
-            self._tasks[partition_log] = self._entry
+            self._tasks[partition_log] = task
 
     async def _write_entry(self, journal: Journal) -> None:
         logs: list[tuple[Log, Journaled]] = []
@@ -143,9 +148,15 @@ class GroupCommit:
         for partition_log, journaled in logs:
             if partition_log.failure is not None:
                 self._fail(partition_log)
-            else:
+                continue
+            try:
                 partition_log.on_journaled(journaled)
-                self._go_on(partition_log)
+            except Exception as error:  # Whoever it told is at fault, and none of the others.
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": f"{partition_log.topic_partition} was told of its sync", "exception": error}
+                )
+                continue
+            self._go_on(partition_log)
 
     def _take_gathered(self, journal: Journal) -> tuple[list[tuple[Log, Journaled]], list[Piece]]:
         """What the next entry is to hold. Who does not fit is synced alone, or stays for the one after it."""
@@ -181,10 +192,16 @@ class GroupCommit:
     async def _append_next(self, journal: Journal, pieces: Sequence[Piece], logs: Sequence[Log]) -> bool:
         if journal.file is None:
             return False
-        if not journal.fits(pieces):
-            if not journal.may_turn(pieces) or not self._turn(journal):
-                return False
+        if not journal.fits(pieces) and (not journal.may_turn(pieces) or not self._turn(journal)):
+            return False
+        if journal.is_turned:
             await journal.sync()
+        if logs:
+            # Of those that have been deleted meanwhile nothing may follow: nobody would declare it void.
+            alive = [pair for pair in zip(pieces, logs, strict=True) if not pair[1].is_deleted]
+            pieces, logs = [piece for piece, _ in alive], [partition_log for _, partition_log in alive]
+        if not pieces:
+            return True
         try:
             journal.write(pieces, logs)
         except OSError as error:

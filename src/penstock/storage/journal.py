@@ -28,8 +28,9 @@ class Journal:
         self.path = path
         self.file: File | None = None  # While there is one.
         self.is_ending = False  # It takes no more.
+        self.is_turned = False  # The first sector of a half has been written, and has to be synced before the next one.
         self._fs = fs
-        self._half_bytes = size // HALVES
+        self._half_bytes = size // HALVES // SECTOR_BYTES * SECTOR_BYTES
         self.syncs_before = size // BYTES_PER_SYNC  # How many show that it is worth to be made.
         self._generation = 0  # The one that is being written; it is in half `generation % HALVES`.
         self._number = 0  # Of its next entry.
@@ -93,7 +94,7 @@ class Journal:
         return not self._owing[self._next_half] and SECTOR_BYTES + entry_bytes(pieces) <= self._half_bytes
 
     def turn(self) -> list[Log]:
-        """Begin the other half; `sync` before the first entry. Gives the logs that owe the journal what is in this one.
+        """Begin the other half; `is_turned` then. Gives the logs that owe the journal what is in this one.
 
         OSError: the journal is as before.
         """
@@ -104,11 +105,13 @@ class Journal:
         self._generation += 1
         self._number, self._position = 1, SECTOR_BYTES
         self._known[self._half].clear()
+        self.is_turned = True
         return owing
 
     def write(self, pieces: Sequence[Piece], logs: Sequence[Log]) -> None:
         """Write an entry that `fits`; it counts once the file is synced. OSError: the journal is as before."""
         assert self.file is not None
+        assert not self.is_turned, "what was in this half before would be found in part"
         # In advance: of one that failed, too, a start may find a part.
         self._known[self._half].update(piece.key for piece in pieces if piece.kind != VOID)
         entry = pack_entry(self._generation, self._number, pieces)
@@ -121,6 +124,7 @@ class Journal:
         """Return when the entries that have been written are on disk; OSError: what is there cannot be known."""
         assert self.file is not None
         await self._fs.sync(self.file)
+        self.is_turned = False
 
     def on_filed(self, partition_log: Log) -> None:
         """The log's own file has all that the journal has of it, or nobody needs it any more."""

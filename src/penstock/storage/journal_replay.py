@@ -4,6 +4,7 @@ A log is recovered by itself first: what is unsound at its end is cut off. Then 
 are appended from there on, as they were. Those that the log has are passed over, so it does no harm to do it twice.
 """
 
+import itertools
 from collections.abc import Collection, Iterator
 
 from penstock.base.errors import Refused
@@ -87,7 +88,8 @@ class JournalReplay:
         if not self._fs.exists(self._path):
             return
         if left:
-            aside = f"{self._path}{ASIDE_SUFFIX}"
+            names = (f"{self._path}-{number}{ASIDE_SUFFIX}" for number in itertools.count(1))
+            aside = next(name for name in names if not self._fs.exists(name))
             log.error("records of damaged logs are in a journal that is set aside", logs=left, moved_to=aside)
             self._fs.rename(self._path, aside)
         else:

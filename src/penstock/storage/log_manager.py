@@ -116,8 +116,7 @@ class LogManager:
         self.cleaner.cleaned_to = read_offsets(fs, self._path(CLEANER_CHECKPOINT)) or {}
         self._distrust_cache = fs.exists(self._path(SYNC_FAILED_MARKER))
         self._clean = fs.exists(self._path(CLEAN_SHUTDOWN_MARKER))
-        if not self._clean:
-            self._replay.load()
+        self._replay.load()
         if self._clean:
             # From now on a crash is a crash. Gone for good before the first write.
             fs.remove(self._path(CLEAN_SHUTDOWN_MARKER))
@@ -181,6 +180,8 @@ class LogManager:
         try:
             await self.checkpoint()
             await self.commit.drop_journal()
+            if self._journal is not None and self._journal.file is not None:
+                return  # A log has failed whose records are in there.
             is_damaged = any(partition_log.failure is not None for partition_log in self.logs.values())
             if not is_damaged and not self._has_sync_failed:
                 if self._distrust_cache:
@@ -391,15 +392,12 @@ class LogManager:
         # Also without new records: a tail that the start has cut off may wait for its sync.
         self.commit.request(partition_log, is_filed=True)
         await self.commit.finish(partition_log)
-        if partition_log.failure is None and partition_log.key is not None:
-            try:
-                await self.commit.void(partition_log.key)  # What is cut off must not come back from the journal.
-            except OSError as error:
-                raise Refused(ErrorCode.kafka_storage_error, str(error)) from error
         if partition_log.failure is not None:
             raise Refused(ErrorCode.kafka_storage_error, partition_log.failure)
         partition_log.flush_in_flight = True  # Nobody syncs it, deletes of it or appends to it meanwhile.
         try:
+            if partition_log.key is not None:
+                await self._void(partition_log.key)
             points = self._checkpoints.recovery_points
             partition_log.synced_end = min(partition_log.synced_end, offset)
             partition_log.filed_end = min(partition_log.filed_end, offset)
@@ -413,6 +411,13 @@ class LogManager:
         self.commit.request(partition_log)
         await self.commit.finish(partition_log)
         self.remove_later(paths, partition_log.config.file_delete_delay_ms)
+
+    async def _void(self, key: LogKey) -> None:
+        """Return when nothing of what is cut off can come back from the journal."""
+        try:
+            await self.commit.void(key)
+        except OSError as error:
+            raise Refused(ErrorCode.kafka_storage_error, str(error)) from error
 
     async def _secure(self, partition_log: Log, end: Offset) -> None:
         """Return when everything below `end` is synced and the recovery point says so, or the log has failed."""
