@@ -36,7 +36,7 @@ class Journal:
         self._number = 0  # Of its next entry.
         self._position = 0  # Where in the half that will be.
         self._owing: list[dict[Log, None]] = [{} for _ in range(HALVES)]  # Their own files lack what each half has.
-        self._known: list[set[LogKey]] = [set() for _ in range(HALVES)]  # Logs that each half has pieces of, if void.
+        self._known: list[set[LogKey]] = [set() for _ in range(HALVES)]  # Logs with pieces in each half, void or not.
         self._voids_due: set[LogKey] = set()  # Logs that are gone. Until the journal says so it takes no new ones.
 
     async def open(self) -> None:

@@ -332,8 +332,7 @@ class _Opening:
     def _is_torn_at(self, next_offset: Offset) -> bool:
         """Whether missing records from `next_offset` on are a loss that cuts the log; compaction leaves gaps too.
 
-        Not above the recovery point, below which all that it has been through is: what is missing from there on, and in
-        the journal, was lost.
+        Compaction goes no further than the recovery point: what is missing above it, and is in the journal, was lost.
         """
         return next_offset >= self.recovery_point and (
             not self.log.config.is_compacted or next_offset < self.journal_end
