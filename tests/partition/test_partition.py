@@ -489,6 +489,29 @@ def test_reliability_rule_1_a_follower_cuts_by_epochs_and_not_by_its_high_waterm
     run(scenario)
 
 
+def test_an_epoch_without_records_does_not_cost_those_of_others_at_the_next_start(tmp_path: Path) -> None:
+    """What was noted of it is taken back: a start would take the records that came in its place for unsound."""
+
+    async def scenario() -> None:
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(), epoch=4)
+        partition.append(batch(b"a"), produce_version=9)
+        led_with_two_others(partition, epoch=5)
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Refused):
+            patch.setattr(partition.log, "append", refuse)
+            partition.append(batch(b"refused"), produce_version=9)
+        both = (NodeId(1), NodeId(2))
+        partition.take_role(PartitionState(0, both, both, NodeId(2), LeaderEpoch(6), 1))
+        for offset in (1, 2):
+            partition.copy(stamped(batch(b"b"), offset=offset, epoch=4))
+        again = open_partition(PosixFileSystem(), tmp_path, TopicConfig(), epoch=7)
+        assert (again.log.log_end, again.log.failure) == (3, None)
+
+    def refuse(*_: object) -> None:
+        raise Refused(ErrorCode.kafka_storage_error, "full")
+
+    run(scenario)
+
+
 def test_what_is_remembered_of_batches_that_cannot_be_committed_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

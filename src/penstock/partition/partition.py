@@ -119,6 +119,7 @@ class Partition:
         self._epoch_start = Offset(0)  # Where the log ended when this broker became the leader.
         self._wanted: PartitionState | None = None  # What the image said while we were truncating.
         self._epochs = LeaderEpochs()
+        self._are_epochs_stored = True  # False: the checkpoint has some that are forgotten. It goes before any append.
         self.producers = ProducerState()
         self._producer_files = ProducerFiles(fs=fs, partition_log=partition_log)
         # In order of offset, but for retries that are answered with the offset of their first try: those just wait
@@ -133,7 +134,7 @@ class Partition:
         self.high_watermark = max(self.log.log_start, min(high_watermark, self.log.synced_end))
         entries = read_epochs(self._fs, f"{self.log.directory}/{LEADER_EPOCH_CHECKPOINT}")
         self._epochs = LeaderEpochs(entries or self._epochs_from_log())
-        self._epochs.truncate_end(self.log.log_end)
+        self._forget_epochs()
         self._load_producers()
         # Inside an append that rolls, `producers` is the state of all batches before it, which is what is wanted.
         self.log.on_rolled = self.store_producers
@@ -167,7 +168,7 @@ class Partition:
             self.leader_epoch = state.leader_epoch
             self.is_following = True
             # An epoch in which we have led and stored nothing is not part of our history.
-            self._epochs.truncate_end(self.log.log_end)
+            self._forget_epochs()
             if not self.is_safe:
                 self._commit.request(self.log)
 
@@ -492,16 +493,22 @@ class Partition:
     def _begin_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
         """Note that records of `epoch` begin at `start`; the next flush makes it durable, together with the first."""
         before = list(self._epochs.entries)
-        if self._epochs.assign(epoch, start):
+        if self._epochs.assign(epoch, start) or not self._are_epochs_stored:
             try:
                 self._put_epochs()
             except OSError as error:
                 self._epochs.entries = before
                 raise Refused(ErrorCode.kafka_storage_error, str(error)) from error
 
+    def _forget_epochs(self) -> None:
+        """Those that begin where the log ends: none of their records is here."""
+        if self._epochs.truncate_end(self.log.log_end):
+            self._are_epochs_stored = False
+
     def _put_epochs(self) -> None:
         entries = (f"{epoch} {start}" for epoch, start in self._epochs.entries)
         self.log.put_side_file(LEADER_EPOCH_CHECKPOINT, encode_lines(entries))
+        self._are_epochs_stored = True
 
     def when_committed(self, next_offset: Offset, callback: Committed) -> bool:
         """Whether everything below `next_offset` is committed; if not yet, `callback` will be told."""
@@ -682,8 +689,10 @@ class Partition:
 
     def _is_one_of_a_row(self, header: BatchHeader) -> bool:
         """Whether nothing but its records changes with the batch."""
-        return header.partition_leader_epoch == self._epochs.latest and (
-            not header.attributes & TRANSACTIONAL_MASK or (self.log.has_transactions and not header.is_control)
+        return (
+            header.partition_leader_epoch == self._epochs.latest
+            and self._are_epochs_stored
+            and (not header.attributes & TRANSACTIONAL_MASK or (self.log.has_transactions and not header.is_control))
         )
 
     def _copy_row(self, batches: memoryview, headers: list[BatchHeader], now_ms: int) -> None:
@@ -700,7 +709,7 @@ class Partition:
 
     def _copy_one(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
         epoch = LeaderEpoch(header.partition_leader_epoch)
-        if epoch != self._epochs.latest:
+        if epoch != self._epochs.latest or not self._are_epochs_stored:
             self._begin_epoch(epoch, Offset(header.base_offset))
         marker = aborted = None
         if header.attributes & TRANSACTIONAL_MASK:
@@ -748,7 +757,8 @@ class Partition:
                     end=self.high_watermark,
                 )
             self.high_watermark = max(self.log.log_start, min(self.high_watermark, self.log.log_end))
-            if self._epochs.truncate_end(self.log.log_end):
+            self._forget_epochs()
+            if not self._are_epochs_stored:
                 self._put_epochs()
             self._load_producers()
         finally:
