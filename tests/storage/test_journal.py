@@ -735,3 +735,26 @@ def test_halves_begin_with_a_sector(tmp_path, size):
         assert max(entry.generation for entry in read_journal((tmp_path / PATH).read_bytes())) == 2
 
     run(life())
+
+
+@pytest.mark.parametrize("journal_bytes", [0, JOURNAL_BYTES])
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_log_that_was_cut_where_compaction_had_left_a_gap(journal_bytes, count):
+    async def first(machine):
+        logs, (log, *_) = await serving(machine.fs, "data", config=COMPACTED, penstock_journal_bytes=journal_bytes)
+        copied = batch(9, (b"uncommitted",), keys=(b"k",))
+        log.append(copied, 9, read_header(copied).max_timestamp)
+        await commit(logs, log)
+        await logs.truncate(log, Offset(9))
+        for _ in range(count):
+            append(log, (b"acked",), keys=(b"k",))
+            await commit(logs, log)
+        await logs.checkpoint()
+
+    async def second(machine):
+        logs = started(machine.fs, "data", penstock_journal_bytes=journal_bytes)
+        log = logs.open(*topic(0), COMPACTED)
+        assert (log.log_end, log.failure) == (9 + count, None)
+        assert values_of(read_all(log)) == [b"value", b"acked"][: 1 + count]
+
+    restarted(first, second)

@@ -11,6 +11,7 @@ Appends and reads run on the event loop and meet the page cache. Syncs run elsew
 `on_flushed` takes note that it was.
 """
 
+import errno
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from penstock.base.clock import Clock
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
-from penstock.base.types import NO_TIMESTAMP, Offset, TopicPartition
+from penstock.base.types import NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
 from penstock.storage.disk_read import at_start
 from penstock.storage.format import DELETED_SUFFIX, OFFSET_ENTRY
 from penstock.storage.fs import Buffer, File, FileSystem
@@ -410,6 +411,8 @@ class Log:
         assert self._synced_part is not None
         segment, start = self._synced_part
         batches = segment.file.read(start, segment.size - start)
+        if len(batches) != segment.size - start:
+            raise OSError(errno.EIO, f"{segment.path()} ends before its time")
         return Journaled(self.synced_end, self.log_end, segment, segment.size, batches)
 
     def on_journaled(self, journaled: Journaled) -> None:
@@ -534,7 +537,8 @@ class Log:
         """Cut off everything from `offset` on; gives the renamed files of whole segments, to be removed later.
 
         Only through `LogManager.truncate`, which sees to what a start must know of it. A batch that `offset` lies in
-        goes as a whole, and the offsets before it stay empty.
+        goes as a whole, and the offsets before it stay empty. Where the last batch that is left ends before `offset`,
+        an empty segment says where the log ends: a start would take it for a loss.
         """
         assert not any(segment.is_dirty for segment in self.segments), f"{self.topic_partition} has unsynced records"
         if offset >= self.log_end:
@@ -546,29 +550,37 @@ class Log:
         self.log_start = min(self.log_start, offset)
         self._release_txn_file()
         self.set_segments(kept)
+        end = NO_OFFSET  # Nothing of it is common history.
         if kept:
-            segment = kept[-1]
-            segment.cut(at_start(partial(segment.locate, offset)), offset)
-        else:  # Nothing of it is common history.
-            segment = self.new_segment(offset)
-            segment.start_empty()
-            self.set_segments([segment])
-        if self.has_transactions:
-            file = segment.open_txn_index()
-            self._side_files.append(file)
-            segment.drop_aborted(offset, file)
+            end = kept[-1].cut(at_start(partial(kept[-1].locate, offset)), offset)
+            if self.has_transactions:
+                file = kept[-1].open_txn_index()
+                self._side_files.append(file)
+                kept[-1].drop_aborted(offset, file)
+        if end < offset:
+            segment = self._empty_segment(offset)
+            if kept and kept[-1].size:
+                self._side_files += kept[-1].store_indexes(final=True)
+                kept[-1].become_inactive()
+            elif kept:
+                leaving.insert(0, kept.pop())
+            self.set_segments([*kept, segment])
         self.note_new_entry(self.directory)
         return [path for segment in leaving for path in segment.rename_files(DELETED_SUFFIX)]
+
+    def _empty_segment(self, offset: Offset) -> Segment:
+        """Not by a `roll`, with which the state of the producers would be noted that is about to be replaced."""
+        segment = self.new_segment(offset)
+        segment.start_empty()
+        if self.has_transactions:
+            self._side_files.append(segment.open_txn_index())
+        return segment
 
     def start_over(self, offset: Offset) -> list[str]:
         """Drop every segment and begin anew at `offset`; gives the renamed files. Only through `LogManager`."""
         leaving = self.segments
         self._release_txn_file()
-        segment = self.new_segment(offset)
-        segment.start_empty()
-        self.set_segments([segment])
-        if self.has_transactions:
-            self._side_files.append(segment.open_txn_index())
+        self.set_segments([self._empty_segment(offset)])
         self.log_start = self.log_end = self.synced_end = self.filed_end = offset
         self._synced_part = None
         self.note_new_entry(self.directory)

@@ -256,8 +256,11 @@ class Segment:
         if was_noted:
             self.rebuild_indexes()
 
-    def cut(self, position: int, next_offset: Offset) -> None:
-        """Take off what begins at `position`, where the batch with `next_offset` starts, and be the active segment."""
+    def cut(self, position: int, next_offset: Offset) -> Offset:
+        """Take off what begins at `position`, where the batch with `next_offset` starts, and be the active segment.
+
+        Gives where its last batch ends: before `next_offset` if compaction has left a gap there.
+        """
         indexes = self.indexes  # Now: once the bytes are gone, those in the files look damaged.
         self.changes += 1
         self._cut_file(position)
@@ -265,12 +268,14 @@ class Segment:
         self.size = position
         self._was_rebuilt = True  # The files still have entries of what is gone.
         indexes.truncate(position, next_offset)
-        last = indexes.offsets.last()
+        end, last = self.base_offset, indexes.offsets.last()
         for start, header in scan_headers(self.file.read, last[1] if last else 0, position, self.base_offset):
             # Behind the last entry there are too few bytes for another one: this finds the largest timestamp.
             indexes.note(start, header.size, header.last_offset, header.max_timestamp, position)
+            end = Offset(header.next_offset)
         self._offset_bytes_stored = min(self._offset_bytes_stored, len(indexes.offsets.data))
         self._time_bytes_stored = min(self._time_bytes_stored, len(indexes.times.data))
+        return end
 
     # Indexes
 
