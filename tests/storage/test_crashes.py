@@ -30,7 +30,8 @@ def started(machine: Machine) -> LogManager:
 
 
 async def commit(logs, log):
-    if logs.commit._syncs == 0:
+    if not getattr(logs, "is_serving", False):
+        logs.is_serving = True
         logs.end_replay(())  # All logs of this life have been opened.
     logs.commit.request(log)
     await logs.commit.finish(log)

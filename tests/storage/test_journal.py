@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import gc
 from uuid import UUID
 
 import pytest
@@ -13,8 +12,18 @@ from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
 from penstock.sim.process import Killed
 from penstock.storage.fs import PosixFileSystem
-from penstock.storage.journal import PIECE_BYTES_MAX
-from penstock.storage.journal_format import SECTOR_BYTES, LogKey, read_journal
+from penstock.storage.journal import PAGE_BYTES, PIECE_BYTES_MAX
+from penstock.storage.journal_format import (
+    ENTRY_HEAD_BYTES,
+    NOWHERE,
+    PIECE_HEAD_BYTES,
+    SECTOR_BYTES,
+    VOID,
+    LogKey,
+    Piece,
+    pack_entry,
+    read_journal,
+)
 from penstock.wire.batch import read_header
 
 from .support import FailingFileSystem, Machine, append, batch, fail, manager, read_all, run, succeed, until, values_of
@@ -665,8 +674,10 @@ def test_who_is_told_of_a_sync_and_fails_spoils_it_for_nobody(tmp_path):
         third.on_synced = fails
         append(third, (b"x" * PIECE_BYTES_MAX,))
         await commit(logs, third)
-        gc.collect()  # asyncio tells of a task's exception when the task goes.
         assert told == ["of 0", "of 1"]
+        for failed in (log, third):  # Nobody waits for it in vain.
+            with pytest.raises(Refused, match="told of its sync"):
+                append(failed)
 
     run(life())
 
@@ -702,7 +713,7 @@ def test_nobody_syncs_a_log_while_the_journal_forgets_it(tmp_path):
     run(life())
 
 
-def test_a_log_whose_predecessor_cannot_be_forgotten_fails_alone(tmp_path):
+def test_a_log_is_not_made_anew_while_the_journal_cannot_forget_the_one_before(tmp_path):
     async def life():
         fs = FailingFileSystem()
         logs, (log, failed, other) = await serving(fs, tmp_path)
@@ -712,10 +723,10 @@ def test_a_log_whose_predecessor_cannot_be_forgotten_fails_alone(tmp_path):
         failed.fail("for this test")  # It needs the journal, which so cannot be removed.
         fs.before = fail("write_at", suffix=PATH)
         logs.delete(topic(0)[0])
-        again = logs.open(*topic(0), CONFIG)
-        append(again)
-        await commit(logs, again)
-        assert "cannot forget" in again.failure
+        for _ in range(2):
+            with pytest.raises(OSError, match="not yet forgotten"):
+                logs.open(*topic(0), CONFIG)
+            await asyncio.sleep(0.05)
         append(other)
         await commit(logs, other)
         assert other.synced_end == 2
@@ -724,17 +735,222 @@ def test_a_log_whose_predecessor_cannot_be_forgotten_fails_alone(tmp_path):
     run(life())
 
 
-@pytest.mark.parametrize("size", [JOURNAL_BYTES, JOURNAL_BYTES + 1000, JOURNAL_BYTES + 1023])
-def test_halves_begin_with_a_sector(tmp_path, size):
-    async def life():
-        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path, penstock_journal_bytes=size)
-        while logs._journal._generation < 2:
-            append(log, (b"x" * 300,))
-            await commit(logs, log)
-        assert logs._journal._half_bytes % SECTOR_BYTES == 0
-        assert max(entry.generation for entry in read_journal((tmp_path / PATH).read_bytes())) == 2
+def test_a_log_is_made_anew_once_the_journal_has_forgotten_the_one_before():
+    """Also of what it gets before its first sync something may be on disk when the power goes."""
 
-    run(life())
+    async def first(machine):
+        logs, (log, other, _) = await serving(machine.fs, "data")
+        for number in range(1, 4):
+            append(log, (b"old%d" % number,))
+        await commit(logs, log)
+        carry_out = machine.fs.sync
+
+        async def slowly(file):
+            if file.path.endswith(PATH):
+                await asyncio.sleep(1)
+            return await carry_out(file)
+
+        machine.fs.sync = slowly
+        append(other)
+        logs.commit.request(other)
+        await asyncio.sleep(0.05)
+        logs.delete(topic(0)[0])
+        again = None
+        while again is None:
+            with contextlib.suppress(OSError):
+                again = logs.open(*topic(0), CONFIG)
+            await asyncio.sleep(0.1)
+        append(again, (b"new0",))
+        append(again, (b"new1",))
+        logs.commit.request(again)
+        await logs.checkpoint()  # It syncs the data directory, and so all names that were made before.
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        found = values_of(read_all(logs.open(*topic(0), CONFIG)))
+        assert found in ([], [b"new0"], [b"new0", b"new1"])
+
+    restarted(first, second, range(60))
+
+
+def test_what_is_known_of_a_half_is_forgotten_when_its_first_sector_is_on_disk():
+    """A partition comes back meanwhile: the half may still be found with the records of the one before."""
+
+    async def first(machine):
+        logs, (log, other, _) = await serving(machine.fs, "data")
+        journal = logs._journal
+        append(log, (b"old1",))
+        append(log, (b"old2",))
+        await commit(logs, log)
+        await fill(logs, other, generation=1)
+        carry_out = machine.fs.sync
+
+        async def never(file):
+            if file.path.endswith(PATH) and journal._generation == 2:
+                await asyncio.Event().wait()
+            return await carry_out(file)
+
+        machine.fs.sync = never
+        while journal._generation < 2:
+            append(other, (b"x" * 300,))
+            logs.commit.request(other)
+            await asyncio.sleep(0.05)
+        assert journal.is_turned
+        logs.delete(topic(0)[0])
+        with pytest.raises(OSError, match="not yet forgotten"):
+            logs.open(*topic(0), CONFIG)
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        found = values_of(read_all(logs.open(*topic(0), CONFIG)))
+        assert found in ([], [b"value", b"old1", b"old2"])  # Its deletion may not be on disk.
+
+    restarted(first, second)
+
+
+def test_what_a_producer_sends_is_never_taken_for_an_entry():
+    """Behind the newest entry are the bytes of older ones: here some that look like the next."""
+
+    async def first(machine):
+        logs, (attacker, victim, other) = await serving(machine.fs, "data")
+        journal = logs._journal
+        append(attacker, (forged(victim.key, b"guessed."),))
+        await commit(logs, attacker)
+        await fill(logs, other, generation=1)
+        await fill(logs, other, generation=2)
+        append(victim, (b"acked",))
+        await commit(logs, victim)
+        while journal._position < PAGE_BYTES:  # What is left of a page is filled with zeros.
+            append(other)
+            await commit(logs, other)
+        assert journal._position == journal._number * SECTOR_BYTES
+        assert (journal._generation, victim.synced_end, victim.filed_end) == (2, 2, 1)
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        assert values_of(read_all(logs.open(*topic(1), CONFIG))) == [b"value", b"acked"]
+
+    restarted(first, second)
+
+
+def forged(victim, salt):
+    """A value that would void a log's records, wherever in it the next entry is looked for."""
+    for padding in range(SECTOR_BYTES):
+        entries = [pack_entry(salt, 2, number, [Piece(victim, VOID, NOWHERE, b"")]) for number in range(1, 12)]
+        value = b"." * padding + b"".join(entries)
+        start = ENTRY_HEAD_BYTES + PIECE_HEAD_BYTES + bytes(batch(1, (value,))).index(entries[0])
+        if start % SECTOR_BYTES == 0:
+            numbers = range(start // SECTOR_BYTES, start // SECTOR_BYTES + 11)  # Of entries of a sector each.
+            return b"." * padding + b"".join(
+                pack_entry(salt, 2, number, [Piece(victim, VOID, NOWHERE, b"")]) for number in numbers
+            )
+    raise AssertionError
+
+
+async def fill(logs, log, generation):
+    """Write to the log until the journal turns to this generation, and nobody owes the half that comes next."""
+    journal = logs._journal
+    while journal._generation < generation:
+        append(log, (b"x" * 300,))
+        await commit(logs, log)
+    await until(lambda: not journal._owing[journal._next_half])
+
+
+def test_a_journal_from_before_a_clean_stop_is_set_aside(tmp_path):
+    """An older version, which does not know it, has gone on from what there was without it."""
+
+    async def first():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)
+        append(log, (b"journaled",))
+        await commit(logs, log)
+
+    async def older_version():
+        logs = started(PosixFileSystem(), tmp_path, penstock_journal_bytes=0)
+        log = logs.open(*topic(0), CONFIG)
+        append(log, (b"other",))
+        await commit(logs, log)
+        await logs.stop()
+
+    async def third():
+        logs = started(PosixFileSystem(), tmp_path)
+        log = logs.open(*topic(0), CONFIG)
+        logs.end_replay(())
+        assert values_of(read_all(log)) == [b"value", b"other"]
+
+    run(first())
+    path = tmp_path / "topic0-0" / "00000000000000000000.log"
+    content = path.read_bytes()
+    path.write_bytes(content[: read_header(content).size])
+    (tmp_path / PATH).rename(tmp_path / "hidden")
+    run(older_version())
+    (tmp_path / "hidden").rename(tmp_path / PATH)
+    run(third())
+    assert (tmp_path / f"{PATH}-1-stray").exists()
+
+
+def test_damage_that_the_journal_tells_of_is_known_to_later_starts(tmp_path):
+    async def first():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)
+        append(log, (b"filed",))
+        logs.commit.request(log, is_filed=True)
+        await logs.commit.finish(log)
+        append(log, (b"journaled",))
+        await commit(logs, log)
+
+    async def later():
+        logs = started(PosixFileSystem(), tmp_path)
+        log = logs.open(*topic(0), CONFIG)
+        logs.end_replay(())
+        failure = log.failure
+        await logs.stop()
+        return failure
+
+    run(first())
+    path = tmp_path / "topic0-0" / "00000000000000000000.log"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+    for _ in range(3):
+        assert "damaged on disk" in run(later())
+
+
+GAPPY = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=600, min_cleanable_dirty_ratio=0.0)
+
+
+@pytest.mark.parametrize("journal_bytes", [0, JOURNAL_BYTES])
+def test_compaction_waits_until_the_recovery_point_is_on_disk(journal_bytes):
+    """A gap behind it that the journal reaches beyond is a loss to a start, which drops what follows."""
+
+    async def first(machine):
+        logs, (log, *_) = await serving(machine.fs, "data", config=GAPPY, penstock_journal_bytes=journal_bytes)
+        for number in range(4):
+            append(log, (b"kept" + b"." * 150,), keys=(b"k%d" % number,))
+            append(log, (b"." * 300,), keys=(b"same",))
+            log.roll()
+        append(log, keys=(b"last",))
+        logs.commit.request(log, is_filed=True)
+        await logs.commit.finish(log)
+        carry_out, held = machine.fs.run, []
+
+        async def slowly(function):
+            if not held:
+                held.append(function)
+                await asyncio.Event().wait()
+            return await carry_out(function)
+
+        machine.fs.run = slowly
+        checkpoint = asyncio.create_task(logs.checkpoint())
+        await until(lambda: held)  # In memory it has moved already.
+        await logs.cleaner.clean_all()
+        append(log, (b"acked",), keys=(b"acked",))
+        await commit(logs, log)
+        assert is_filed(log) == (journal_bytes == 0)
+        checkpoint.cancel()
+
+    async def second(machine):
+        logs = started(machine.fs, "data", penstock_journal_bytes=journal_bytes)
+        log = logs.open(*topic(0), GAPPY)
+        assert (values_of(read_all(log))[-1], log.failure) == (b"acked", None)
+
+    restarted(first, second)
 
 
 @pytest.mark.parametrize("journal_bytes", [0, JOURNAL_BYTES])
@@ -758,3 +974,86 @@ def test_a_log_that_was_cut_where_compaction_had_left_a_gap(journal_bytes, count
         assert values_of(read_all(log)) == [b"value", b"acked"][: 1 + count]
 
     restarted(first, second)
+
+
+def test_there_is_room_for_what_is_void_when_a_log_has_failed(tmp_path):
+    async def life():
+        logs, (failed, follower, other) = await serving(PosixFileSystem(), tmp_path)
+        append(failed)
+        append(follower)
+        await commit(logs, failed, follower)
+        failed.fail("for this test")  # It never gets around to what it owes.
+        for _ in range(80):
+            append(other, (b"x" * 300,))
+            await commit(logs, other)
+        append(follower)
+        await commit(logs, follower)
+        await logs.truncate(follower, Offset(1))
+        assert follower.log_end == 1
+
+    run(life())
+
+
+def test_a_busy_log_holds_up_none_of_those_that_owe_a_half():
+    async def life(machine):
+        logs, opened = await serving(machine.fs, "data", count=12, penstock_journal_bytes=256 << 10)
+        journal, busy = logs._journal, opened[0]
+        for log in opened:
+            append(log)
+        await commit(logs, *opened)
+
+        def go_on():
+            append(busy, (b"x" * 300,))
+            logs.commit.request(busy)
+
+        busy.on_synced = go_on
+        go_on()
+        await until(lambda: journal._generation == 1)
+        await until(lambda: not journal._owing[0])
+        assert journal._generation == 1
+
+    machine = Machine(1)
+    machine.run(life(machine))
+
+
+def test_none_is_made_for_logs_that_are_left_to_the_kernel(tmp_path):
+    async def life():
+        logs = started(PosixFileSystem(), tmp_path, penstock_journal_bytes=32 << 20)
+        for number in range(20):
+            logs.open(*topic(number), TopicConfig(durability="os"))
+        logs.end_replay(())
+        await logs.checkpoint()
+        await logs.commit.finish()
+        assert not logs.commit._background
+
+    run(life())
+
+
+def test_none_is_made_that_would_fill_the_disk():
+    async def life(machine):
+        logs = started(machine.fs, "data", penstock_journal_bytes=JOURNAL_BYTES)
+        opened = [logs.open(*topic(number), CONFIG) for number in range(3)]
+        logs.end_replay(())
+        machine.disk.fill(2 * JOURNAL_BYTES)
+        for log in opened:
+            append(log)
+        await commit(logs, *opened)
+        await until(lambda: not logs.commit._background)
+        assert all(log.synced_end == 1 for log in opened)
+        assert not machine.fs.exists(f"data/{PATH}")
+
+    machine = Machine(1)
+    machine.run(life(machine))
+
+
+@pytest.mark.parametrize("size", [JOURNAL_BYTES, JOURNAL_BYTES + 1000, JOURNAL_BYTES + 1023])
+def test_halves_begin_with_a_sector(tmp_path, size):
+    async def life():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path, penstock_journal_bytes=size)
+        while logs._journal._generation < 2:
+            append(log, (b"x" * 300,))
+            await commit(logs, log)
+        assert logs._journal._half_bytes % SECTOR_BYTES == 0
+        assert max(entry.generation for entry in read_journal((tmp_path / PATH).read_bytes())) == 2
+
+    run(life())

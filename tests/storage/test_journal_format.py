@@ -17,6 +17,7 @@ from penstock.storage.journal_format import (
 )
 
 HALF_BYTES = 8 << 10
+SALT = b"unguess."
 
 keys = st.builds(LogKey, st.uuids(), st.integers(0, 2**31 - 1))
 offsets = st.integers(-1, 2**62)
@@ -30,7 +31,7 @@ def written(*halves: tuple[int, list[list[Piece]]]) -> bytearray:
     for number, (generation, written_entries) in enumerate(halves):
         position = number * HALF_BYTES
         for count, entry in enumerate(written_entries):
-            packed = pack_entry(generation, count, entry)
+            packed = pack_entry(SALT, generation, count, entry)
             content[position : position + len(packed)] = packed
             position += len(packed)
     return content
@@ -48,7 +49,7 @@ def test_what_is_written_is_read_in_the_order_of_generations(first, second):
 
 @given(st.lists(pieces, min_size=1, max_size=5))
 def test_the_size_of_an_entry_is_known_before_it_is_made(chosen):
-    assert entry_bytes(chosen) == len(pack_entry(1, 0, chosen))
+    assert entry_bytes(chosen) == len(pack_entry(SALT, 1, 0, chosen))
     assert entry_bytes(chosen) % SECTOR_BYTES == 0
 
 
@@ -69,7 +70,7 @@ def test_a_damaged_entry_ends_its_generation(first, data):
 def test_entries_of_an_older_generation_behind_the_last_one_are_not_read():
     piece = Piece(LogKey(UUID(int=1), 0), RECORDS, 0, b"old")
     content = written((1, [[piece], [piece], [piece]]), (2, []))
-    newest = pack_entry(3, 0, [piece._replace(batches=b"new")])
+    newest = pack_entry(SALT, 3, 0, [piece._replace(batches=b"new")])
     content[: len(newest)] = newest
     assert [[found.batches for found in entry] for entry in read(content)] == [[b"new"]]
 

@@ -73,7 +73,7 @@ class Broker:
             new_uuid=new_uuid,
             check_cluster=partial(claim_data_dir, fs, config),
         )
-        self.logs = LogManager(config=config, fs=fs, clock=clock, files_max=files_max)
+        self.logs = LogManager(config=config, fs=fs, clock=clock, files_max=files_max, random=random)
         self._timers = TimerWheel()
         self._registration = Registration(
             store=store,

@@ -9,6 +9,7 @@ sync, or with more than its records (a new file, an index), is synced by itself,
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 
 from penstock.base.logging import get_logger
 from penstock.storage.journal import ENTRY_BYTES_MAX, Journal
@@ -23,7 +24,7 @@ class GroupCommit:
         """`on_failure` is told what could not be synced."""
         self._on_failure = on_failure
         self._tasks: dict[Log, asyncio.Task[None]] = {}  # Who sees to each log that has a sync under way or due.
-        self._syncs = 0  # Of single logs.
+        self._shareable = 0  # Syncs of single logs beside those of others.
         self._journal = journal
         self._may_journal = False  # Nothing of an older journal is needed any more, and none has been made.
         self._gathered: dict[Log, None] = {}  # For the next entry.
@@ -62,6 +63,19 @@ class GroupCommit:
         else:
             self._begin_alone(partition_log)
 
+    def _tell(self, partition_log: Log, tell: Callable[[], None]) -> None:
+        """Tell the log of its sync, and whoever waits for it."""
+        try:
+            tell()
+        except Exception as error:  # A fault of this log's, and of no other's.
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"{partition_log.topic_partition} was told of its sync", "exception": error}
+            )
+            partition_log.fail(f"it could not be told of its sync: {error!r}")
+            self._fail(partition_log)
+        else:
+            self._go_on(partition_log)
+
     def _go_on(self, partition_log: Log) -> None:
         """Of a log whose sync has ended: begin the next one if somebody waits for it."""
         del self._tasks[partition_log]
@@ -88,20 +102,13 @@ class GroupCommit:
     def _begin_alone(self, partition_log: Log) -> None:
         task = self._tasks[partition_log] = asyncio.get_running_loop().create_task(self._sync(partition_log))
         task.add_done_callback(lambda _: self._forget(partition_log, task))
-        self._syncs += 1
-        if self._may_journal and self._journal is not None and self._syncs >= self._journal.syncs_before:
+        if len(self._tasks) > 1 and partition_log.config.durability == "fsync":
+            self._shareable += 1
+        if self._may_journal and self._journal is not None and self._shareable >= self._journal.syncs_before:
             self._may_journal = False
             self._run_in_background(self._make_journal(self._journal))
 
     async def _sync(self, partition_log: Log) -> None:
-        journal, key = self._journal, partition_log.key
-        if journal is not None and key is not None and journal.is_void_due(key) and not partition_log.is_deleted:
-            try:
-                await self.void(key, is_gone=True)  # A start must not take the records of the log before for ours.
-            except OSError as error:
-                partition_log.fail(f"the journal cannot forget the log that was in this one's place: {error}")
-                self._fail(partition_log)
-                return
         is_whole, partition_log.is_sync_wanted = partition_log.is_sync_wanted, False
         flush = partition_log.begin_flush(is_whole=is_whole)
         try:
@@ -114,10 +121,9 @@ class GroupCommit:
         if partition_log.failure is not None:
             self._fail(partition_log)  # Another sync failed meanwhile: this one's word counts no more.
             return
-        if is_whole and journal is not None:
-            journal.on_filed(partition_log)
-        partition_log.on_flushed(flush)
-        self._go_on(partition_log)
+        if is_whole and self._journal is not None:
+            self._journal.on_filed(partition_log)
+        self._tell(partition_log, partial(partition_log.on_flushed, flush))
 
     # All that have little to sync
 
@@ -149,14 +155,7 @@ class GroupCommit:
             if partition_log.failure is not None:
                 self._fail(partition_log)
                 continue
-            try:
-                partition_log.on_journaled(journaled)
-            except Exception as error:  # Whoever it told is at fault, and none of the others.
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": f"{partition_log.topic_partition} was told of its sync", "exception": error}
-                )
-                continue
-            self._go_on(partition_log)
+            self._tell(partition_log, partial(partition_log.on_journaled, journaled))
 
     def _take_gathered(self, journal: Journal) -> tuple[list[tuple[Log, Journaled]], list[Piece]]:
         """What the next entry is to hold. Who does not fit is synced alone, or stays for the one after it."""
@@ -226,9 +225,14 @@ class GroupCommit:
         One that has failed stays in the journal: a start will need that.
         """
         for partition_log in logs:
+            end = partition_log.log_end  # A busy log has more in the other half by the time that this is filed.
             if journal.owes(partition_log):
                 self.request(partition_log, is_filed=True)
-            while journal.owes(partition_log) and (task := self._tasks.get(partition_log)) is not None:
+            while (
+                journal.owes(partition_log)
+                and partition_log.filed_end < end
+                and (task := self._tasks.get(partition_log)) is not None
+            ):
                 await asyncio.wait([task])
 
     # The journal's life
@@ -260,6 +264,7 @@ class GroupCommit:
                     journal.on_void(key)
                     return
             await self._file(journal, journal.owing)  # That makes room.
+        log.warning("the journal is given up: it has no room for what is void, and logs have failed that need it")
         await self.drop_journal()
         if journal.file is not None:
             raise OSError(errno.ENOSPC, "the journal has no room, and cannot be removed")

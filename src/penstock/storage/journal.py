@@ -9,10 +9,21 @@ that, while the other half is written to. Until they have done it there may be n
 A start after a crash finds here what the logs' files lack (journal_replay.py). A clean stop leaves no journal.
 """
 
+import errno
 from collections.abc import Sequence
+from random import Random
 
 from penstock.storage.fs import File, FileSystem
-from penstock.storage.journal_format import HALVES, SECTOR_BYTES, VOID, LogKey, Piece, entry_bytes, pack_entry
+from penstock.storage.journal_format import (
+    HALVES,
+    SALT_BYTES,
+    SECTOR_BYTES,
+    VOID,
+    LogKey,
+    Piece,
+    entry_bytes,
+    pack_entry,
+)
 from penstock.storage.log import Log
 
 # More of one log is synced in its own file: to write it twice costs more than what the file system does for it.
@@ -20,30 +31,41 @@ PIECE_BYTES_MAX = 32 << 10
 ENTRY_BYTES_MAX = 512 << 10  # Up to here the sync takes the time, not the bytes.
 OWING_MAX = 512  # Logs with pieces in one half, whose files stay open.
 FILL_BYTES = 1 << 20
-BYTES_PER_SYNC = 2 << 20  # A broker that hardly ever syncs needs no journal: to fill it takes a while, and the space.
+# A broker whose logs hardly ever have a sync to share needs no journal: to fill it takes a while, and the space.
+BYTES_PER_SYNC = 2 << 20
+FREE_TIMES = 4  # So much space has to be free for it: it is not to be what fills the disk.
+VOID_SHARE = 8  # Of a half, for what is void: that has to find room when a log that has failed lets nobody turn.
+PAGE_BYTES = 4 << 10  # Pages are written as a whole: of one that is in part, the kernel would have to read the rest.
 
 
 class Journal:
-    def __init__(self, *, fs: FileSystem, path: str, size: int) -> None:
+    def __init__(self, *, fs: FileSystem, path: str, size: int, random: Random) -> None:
         self.path = path
         self.file: File | None = None  # While there is one.
         self.is_ending = False  # It takes no more.
         self.is_turned = False  # The first sector of a half has been written, and has to be synced before the next one.
         self._fs = fs
-        self._half_bytes = size // HALVES // SECTOR_BYTES * SECTOR_BYTES
-        self.syncs_before = size // BYTES_PER_SYNC  # How many show that it is worth to be made.
+        self._half_bytes = size // HALVES // PAGE_BYTES * PAGE_BYTES
+        self._void_bytes = self._half_bytes // VOID_SHARE
+        self.syncs_before = size // BYTES_PER_SYNC  # How many it could have shared show that it is worth to be made.
+        self._random = random
+        self._salt = b""
         self._generation = 0  # The one that is being written; it is in half `generation % HALVES`.
         self._number = 0  # Of its next entry.
         self._position = 0  # Where in the half that will be.
         self._owing: list[dict[Log, None]] = [{} for _ in range(HALVES)]  # Their own files lack what each half has.
         self._known: list[set[LogKey]] = [set() for _ in range(HALVES)]  # Logs with pieces in each half, void or not.
-        self._voids_due: set[LogKey] = set()  # Logs that are gone. Until the journal says so it takes no new ones.
+        self._voids_due: set[LogKey] = set()  # Logs that are gone. Until the journal says so none may be made anew.
 
     async def open(self) -> None:
         """Make the file and fill it, so that no write of an entry has to find space."""
+        self._salt = self._random.randbytes(SALT_BYTES)
         self.file = await self._fs.run(self._make)
 
     def _make(self) -> File:
+        _, free = self._fs.free_bytes(self._directory)
+        if free < FREE_TIMES * HALVES * self._half_bytes:
+            raise OSError(errno.ENOSPC, f"of the disk's space {free} bytes are left")
         file = self._fs.open(self.path, create=True, appends=False)
         assert file.size() == 0, f"{self.path} is there already"
         try:
@@ -81,17 +103,19 @@ class Journal:
             self.file is not None
             and not self.is_ending
             and 0 < partition_log.journal_bytes <= PIECE_BYTES_MAX
-            and partition_log.key not in self._voids_due
             and (partition_log in self._writing or len(self._writing) + others < OWING_MAX)
         )
 
     def fits(self, pieces: Sequence[Piece]) -> bool:
         """Whether there is room for them in the half that is being written to."""
-        return self._position + entry_bytes(pieces) <= self._half_bytes
+        return self._position + entry_bytes(pieces) <= self._room_for(pieces)
 
     def may_turn(self, pieces: Sequence[Piece]) -> bool:
         """Whether the other half can be written to, and has room for them."""
-        return not self._owing[self._next_half] and SECTOR_BYTES + entry_bytes(pieces) <= self._half_bytes
+        return not self._owing[self._next_half] and SECTOR_BYTES + entry_bytes(pieces) <= self._room_for(pieces)
+
+    def _room_for(self, pieces: Sequence[Piece]) -> int:
+        return self._half_bytes - (0 if all(piece.kind == VOID for piece in pieces) else self._void_bytes)
 
     def turn(self) -> list[Log]:
         """Begin the other half; `is_turned` then. Gives the logs that owe the journal what is in this one.
@@ -100,11 +124,11 @@ class Journal:
         """
         assert self.file is not None
         place = self._next_half * self._half_bytes
-        self.file.write_at(place, pack_entry(self._generation + 1, 0, ()))
+        # A sector and no more: with others, the older generation could be found in part.
+        self.file.write_at(place, pack_entry(self._salt, self._generation + 1, 0, ()))
         owing = list(self._writing)
         self._generation += 1
         self._number, self._position = 1, SECTOR_BYTES
-        self._known[self._half].clear()
         self.is_turned = True
         return owing
 
@@ -114,8 +138,10 @@ class Journal:
         assert not self.is_turned, "what was in this half before would be found in part"
         # In advance: of one that failed, too, a start may find a part.
         self._known[self._half].update(piece.key for piece in pieces if piece.kind != VOID)
-        entry = pack_entry(self._generation, self._number, pieces)
-        self.file.write_at(self._half * self._half_bytes + self._position, entry)
+        entry = pack_entry(self._salt, self._generation, self._number, pieces)
+        place = self._half * self._half_bytes + self._position
+        # With zeros up to the end of the page: what is there is of an older generation, and counts no more.
+        self.file.write_at(place, entry + bytes(-(place + len(entry)) % PAGE_BYTES))
         self._number += 1
         self._position += len(entry)
         self._writing.update(dict.fromkeys(logs))
@@ -124,7 +150,9 @@ class Journal:
         """Return when the entries that have been written are on disk; OSError: what is there cannot be known."""
         assert self.file is not None
         await self._fs.sync(self.file)
-        self.is_turned = False
+        if self.is_turned:
+            self._known[self._half].clear()  # Only now: until then a start might find what was in this half before.
+            self.is_turned = False
 
     def on_filed(self, partition_log: Log) -> None:
         """The log's own file has all that the journal has of it, or nobody needs it any more."""

@@ -1,12 +1,15 @@
 """The journal's file: the newest records of many logs, one entry for each sync of them.
 
-    entry   magic, checksum of what follows, generation, number in it, size; pieces; zeros up to the next sector
+    entry   magic, checksum of what follows, salt, generation, number in it, size; pieces; zeros up to the next sector
     piece   topic id, partition, kind, start, size; whole batches, as they are in the log
 
 The file has two halves with a generation in each: entries from 0 on, one behind the other. A generation ends where an
 entry is not whole, or is of another one: there the power went, or an older generation begins. Its first entry is a
 sector without pieces, which is on disk before anything behind it is written over: a disk writes it as a whole or not at
 all, so that of the older generation all is found or nothing.
+
+Behind the last entry are the bytes of older ones, which clients have sent. The salt is what they cannot know: whatever
+looks like an entry there, only the broker can have written one.
 """
 
 import struct
@@ -25,9 +28,11 @@ NOWHERE = -1  # Where a piece without records starts.
 RECORDS = 0
 VOID = 1  # What the journal has had of this log up to here counts no more.
 
-_MAGIC = 0x50534A31
+SALT_BYTES = 8
+
+_MAGIC = 0x50534A32
 _HEAD = struct.Struct(">II")  # Magic, checksum.
-_ENTRY = struct.Struct(">QII")  # Generation, number, size of the pieces.
+_ENTRY = struct.Struct(f">{SALT_BYTES}sQII")  # Salt, generation, number, size of the pieces.
 _PIECE = struct.Struct(">16sIBqI")  # Topic id, partition, kind, start, size.
 
 ENTRY_HEAD_BYTES = _HEAD.size + _ENTRY.size
@@ -53,14 +58,14 @@ class Entry(NamedTuple):
     pieces: list[Piece]
 
 
-def pack_entry(generation: int, number: int, pieces: Sequence[Piece]) -> bytes:
+def pack_entry(salt: bytes, generation: int, number: int, pieces: Sequence[Piece]) -> bytes:
     parts: list[Buffer] = [b""]
     size = 0
     for key, kind, start, batches in pieces:
         parts.append(_PIECE.pack(key.topic_id.bytes, key.partition, kind, start, len(batches)))
         parts.append(batches)
         size += PIECE_HEAD_BYTES + len(batches)
-    parts[0] = _ENTRY.pack(generation, number, size)
+    parts[0] = _ENTRY.pack(salt, generation, number, size)
     body = b"".join(parts)
     padding = -(_HEAD.size + len(body)) % SECTOR_BYTES
     return _HEAD.pack(_MAGIC, crc32c(body)) + body + bytes(padding)
@@ -84,14 +89,14 @@ def read_journal(content: Buffer) -> list[Entry]:
 
 def _read_half(half: memoryview) -> Iterator[Entry]:
     """Those of the generation that begins in this half, as far as it is whole."""
-    generation, number, position = -1, 0, 0
+    salt, generation, number, position = b"", -1, 0, 0
     while position + ENTRY_HEAD_BYTES <= len(half):
         magic, checksum = _HEAD.unpack_from(half, position)
-        found, found_number, size = _ENTRY.unpack_from(half, position + _HEAD.size)
+        found_salt, found, found_number, size = _ENTRY.unpack_from(half, position + _HEAD.size)
         start, end = position + ENTRY_HEAD_BYTES, position + ENTRY_HEAD_BYTES + size
         if number == 0:
-            generation = found
-        if (magic, found, found_number) != (_MAGIC, generation, number) or end > len(half):
+            salt, generation = found_salt, found
+        if (magic, found_salt, found, found_number) != (_MAGIC, salt, generation, number) or end > len(half):
             return
         if crc32c(half[position + _HEAD.size : end]) != checksum:
             return

@@ -40,29 +40,32 @@ class JournalReplay:
                 else:
                     self._pieces.setdefault(piece.key, []).append(piece)
 
-    def end_of(self, key: LogKey) -> Offset:
-        """Up to where the journal brings this log."""
-        pieces = self._pieces.get(key, ())
-        return Offset(max((header.next_offset for piece in pieces for _, header in _batches(piece)), default=0))
+    def span_of(self, key: LogKey) -> tuple[Offset, Offset]:
+        """Up to where the log's own file had been synced when the journal got the rest, and up to where it got that.
 
-    def apply(self, partition_log: Log) -> str | None:
-        """Append and sync what the log lacks. Waits for the disk. Gives what is missing in between, if anything is.
+        What follows a gap between two pieces was written when the file had been synced that far.
+        """
+        filed = end = 0
+        for piece in self._pieces.get(key, ()):
+            if piece.start > end:
+                filed = piece.start
+            for _, header in _batches(piece):
+                end = header.next_offset
+        return Offset(filed), Offset(end)
+
+    def apply(self, partition_log: Log) -> None:
+        """Append and sync what the log lacks, whose own file is whole up to `span_of`. Waits for the disk.
 
         OSError: the disk does not take it, and it can be tried again; of SyncFailed, not with this page cache.
         """
         assert partition_log.key is not None
         first = partition_log.log_end
         for piece in self._pieces.get(partition_log.key, ()):
-            if piece.start > partition_log.log_end:
-                if partition_log.size == 0:
-                    log.warning(
-                        "the journal has records of a log that is gone", partition=partition_log.topic_partition
-                    )
-                    break
-                # They had been synced in the log's own file, or those behind them would not have been promised.
-                return f"records {partition_log.log_end} to {piece.start - 1} are missing"
+            assert piece.start <= partition_log.log_end, f"{partition_log.topic_partition} lacks records before {piece}"
             _append(partition_log, piece)
         if partition_log.log_end > first:
+            if partition_log.has_transactions and partition_log.aborts_missing_from is None:
+                partition_log.aborts_missing_from = first
             flush = partition_log.begin_flush()
             try:
                 flush.run()
@@ -72,29 +75,35 @@ class JournalReplay:
             log.info("records restored from the journal", partition=partition_log.topic_partition,
                      first=first, end=partition_log.log_end)  # fmt: skip
         self.drop(partition_log.key)
-        return None
 
     def drop(self, key: LogKey) -> None:
         """Nobody needs what there is of this log."""
         self._pieces.pop(key, None)
 
-    def end(self, hosted: Collection[LogKey]) -> None:
-        """All logs that are hosted here have been opened and have theirs: remove the journal for good.
+    def left(self, hosted: Collection[LogKey]) -> list[LogKey]:
+        """Those of these logs that have not been given what is theirs: they are damaged."""
+        return [key for key in hosted if key in self._pieces]
 
-        If one of them has not, because it is damaged, the journal is set aside for the operator.
-        """
-        left = [key for key in hosted if key in self._pieces]
+    def end(self) -> None:
+        """All logs that are hosted here have been opened and have theirs: remove the journal for good."""
         self._pieces = {}
-        if not self._fs.exists(self._path):
-            return
-        if left:
+        if self._fs.exists(self._path):
+            self._fs.remove(self._path)
+            self._fs.sync_dir(self._directory)
+
+    def set_aside(self, why: str) -> None:
+        """Keep the journal for the operator, under another name, and read it no more."""
+        self._pieces = {}
+        if self._fs.exists(self._path):
             names = (f"{self._path}-{number}{ASIDE_SUFFIX}" for number in itertools.count(1))
             aside = next(name for name in names if not self._fs.exists(name))
-            log.error("records of damaged logs are in a journal that is set aside", logs=left, moved_to=aside)
+            log.error("a journal is set aside", why=why, moved_to=aside)
             self._fs.rename(self._path, aside)
-        else:
-            self._fs.remove(self._path)
-        self._fs.sync_dir(self._path.rpartition("/")[0])
+            self._fs.sync_dir(self._directory)
+
+    @property
+    def _directory(self) -> str:
+        return self._path.rpartition("/")[0]
 
 
 def _append(partition_log: Log, piece: Piece) -> None:

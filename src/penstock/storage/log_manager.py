@@ -13,7 +13,8 @@ penstock.journal                   the newest records of many logs, unless the s
 
 import asyncio
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from random import Random, SystemRandom
 from typing import NamedTuple
 from uuid import UUID
 
@@ -63,7 +64,15 @@ class LogDirDescription(NamedTuple):
 
 
 class LogManager:
-    def __init__(self, *, config: BrokerConfig, fs: FileSystem, clock: Clock, files_max: int = 1000) -> None:
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        fs: FileSystem,
+        clock: Clock,
+        files_max: int = 1000,
+        random: Random | None = None,
+    ) -> None:
         self.data_dir = config.data_dir
         self.logs: dict[TopicPartition, Log] = {}
         self.damaged: dict[TopicPartition, list[str]] = {}  # What recovery found unsound of records that were promised.
@@ -74,9 +83,15 @@ class LogManager:
         # Of partitions with other replicas, to be found again after a restart.
         self.replicated_high_watermarks: Callable[[], dict[TopicPartition, Offset]] = dict
         self._fs = fs
-        journal_path, journal_bytes = self._path(JOURNAL), config.penstock_journal_bytes
-        self._journal = Journal(fs=fs, path=journal_path, size=journal_bytes) if journal_bytes else None
-        self._replay = JournalReplay(fs, journal_path)
+        self._journal: Journal | None = None
+        if config.penstock_journal_bytes:
+            self._journal = Journal(
+                fs=fs,
+                path=self._path(JOURNAL),
+                size=config.penstock_journal_bytes,
+                random=random or SystemRandom(),
+            )
+        self._replay = JournalReplay(fs, self._path(JOURNAL))
         self.commit = GroupCommit(on_failure=self._on_sync_failed, journal=self._journal)
         self._clock = clock
         self._retention_interval_s = config.log_retention_check_interval_ms / 1000
@@ -116,10 +131,12 @@ class LogManager:
         self.cleaner.cleaned_to = read_offsets(fs, self._path(CLEANER_CHECKPOINT)) or {}
         self._distrust_cache = fs.exists(self._path(SYNC_FAILED_MARKER))
         self._clean = fs.exists(self._path(CLEAN_SHUTDOWN_MARKER))
-        self._replay.load()
         if self._clean:
+            self._replay.set_aside("it is not of the last life, which has ended in order: that was an older version's")
             # From now on a crash is a crash. Gone for good before the first write.
             fs.remove(self._path(CLEAN_SHUTDOWN_MARKER))
+        else:
+            self._replay.load()
         # Also for the directories that a killed broker had just made: new records in them rely on their names.
         fs.sync_dir(self.data_dir)
         for name in fs.listdir(self.data_dir):
@@ -141,11 +158,14 @@ class LogManager:
 
         OSError when it is. A log that cannot be opened now may be shortened later, when nobody remembers the journal.
         """
-        for key in unopened:
-            if self._replay.end_of(key):
-                raise OSError(errno.EIO, f"partition {key.partition} of topic {key.topic_id} cannot be opened, and its "
-                              "newest records are in the journal alone")  # fmt: skip
-        self._replay.end([partition_log.key for partition_log in self.logs.values() if partition_log.key is not None])
+        for key in self._replay.left(list(unopened)):
+            raise OSError(errno.EIO, f"partition {key.partition} of topic {key.topic_id} cannot be opened, and its "
+                          "newest records are in the journal alone")  # fmt: skip
+        hosted = [partition_log.key for partition_log in self.logs.values() if partition_log.key is not None]
+        if damaged := self._replay.left(hosted):
+            self._checkpoints.store_now()  # Up to where they had been: a start without the journal has to miss it, too.
+            self._replay.set_aside(f"it has records of damaged logs: {damaged}")
+        self._replay.end()
         self.commit.allow_journal()
 
     def start_loops(self) -> None:
@@ -196,6 +216,10 @@ class LogManager:
         """The partition's log, recovered if need be, new if there was none."""
         directory = self._path(partition_directory(topic_partition))
         key = LogKey(topic_id, topic_partition.partition)
+        if self._journal is not None and self._journal.is_void_due(key):
+            # A start would take the records of the one before for ours.
+            self._run(self._forget(key))
+            raise OSError(errno.EAGAIN, "the journal has not yet forgotten the partition that was here before")
         found_id = read_topic_id(self._fs, directory)
         if found_id is not None and found_id != topic_id:
             self._move_stray(topic_partition, found_id, directory)
@@ -235,6 +259,8 @@ class LogManager:
 
     def _recover(self, partition_log: Log, key: LogKey) -> Recovery:
         """Find out what the log's own files hold, then add what only the journal has."""
+        journal_span = self._replay.span_of(key)
+        self._checkpoints.raise_recovery_point(partition_log.topic_partition, journal_span[0])
         recovery = open_log(
             partition_log,
             self._fs,
@@ -242,17 +268,14 @@ class LogManager:
             log_start=self._checkpoints.log_start(partition_log.topic_partition),
             clean=self._clean,
             distrust_cache=self._distrust_cache,
-            journal_end=self._replay.end_of(key),
+            journal_span=journal_span,
         )
         if partition_log.failure is None:
             try:
-                damage = self._replay.apply(partition_log)
+                self._replay.apply(partition_log)
             except OSError:
                 partition_log.close()
                 raise
-            if damage is not None:
-                recovery.damaged.append(f"{partition_log.directory}: {damage}")
-                partition_log.fail(f"damaged on disk: {damage}")
         return recovery
 
     def _move_stray(self, topic_partition: TopicPartition, found: UUID, directory: str) -> None:
@@ -278,18 +301,28 @@ class LogManager:
             # It stays where it is; a new topic of that name has another id, and sets it aside.
             log.error("deleted partition could not be moved away", partition=topic_partition, error=error)
             return
-        task = asyncio.get_running_loop().create_task(self._remove_directory(partition_log))
+        self._run(self._remove_directory(partition_log))
+
+    def _run(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
+
+    async def _forget(self, key: LogKey) -> None:
+        """Have the journal say that a log is gone."""
+        try:
+            await self.commit.void(key, is_gone=True)
+        except OSError as error:
+            log.error("the journal cannot forget a partition that is gone, and may not come back", log=key, error=error)
 
     async def _remove_directory(self, partition_log: Log) -> None:
         # A sync under way holds descriptors: closed before it ends, their numbers could go to another file.
         await self.commit.finish(partition_log)
         partition_log.close()
         path = partition_log.directory
+        if partition_log.key is not None:
+            await self._forget(partition_log.key)
         try:
-            if partition_log.key is not None:
-                await self.commit.void(partition_log.key, is_gone=True)
             await self._fs.run(lambda: self._fs.remove_tree(path))
         except OSError as error:
             log.error("deleted partition could not be removed; the next start tries again", path=path, error=error)
@@ -426,6 +459,8 @@ class LogManager:
             await self.commit.finish(partition_log)
         if self._checkpoints.recovery_points.get(partition_log.topic_partition, Offset(0)) < end:
             await self.checkpoint()
+        else:
+            await self._checkpoints.store()  # It may be known in memory alone.
 
     # Retention
 

@@ -41,6 +41,12 @@ class OffsetCheckpoints:
         """The partition's; 0 when nothing of it was ever synced, None when that cannot be known."""
         return self.recovery_points.get(topic_partition, Offset(0) if self._is_readable else None)
 
+    def raise_recovery_point(self, topic_partition: TopicPartition, offset: Offset) -> None:
+        """The partition has been synced so far at least."""
+        known = self.recovery_point(topic_partition)
+        if known is not None and known < offset:
+            self.recovery_points[topic_partition] = offset
+
     def log_start(self, topic_partition: TopicPartition) -> Offset:
         return self.log_starts.get(topic_partition, Offset(0))
 
@@ -57,12 +63,16 @@ class OffsetCheckpoints:
             if offsets.pop(topic_partition, None) is not None:
                 self._left.add(topic_partition)
 
+    def store_now(self) -> None:
+        """The same. Waits for the disk."""
+        self._write(self._contents(), next(self._numbers))
+        self._left.clear()
+
     def begin(self, topic_partition: TopicPartition) -> None:
         """Drop what a deleted partition of that name left, for good before the new one gets a record."""
         self.remove(topic_partition)
         if topic_partition in self._left:
-            self._write(self._contents(), next(self._numbers))
-            self._left.clear()
+            self.store_now()
 
     def _contents(self) -> Contents:
         log_starts = {tp: start for tp, start in self.log_starts.items() if start}

@@ -35,7 +35,7 @@ from penstock.wire.batch import BatchHeader
 
 log = get_logger(__name__)
 
-NO_JOURNAL = Offset(0)
+NO_JOURNAL = Offset(0), Offset(0)
 LEFTOVER_SUFFIXES = (SWAP_SUFFIX, SOURCES_SUFFIX, DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
@@ -57,13 +57,13 @@ def open_log(
     log_start: Offset,
     clean: bool,
     distrust_cache: bool = False,
-    journal_end: Offset = NO_JOURNAL,
+    journal_span: tuple[Offset, Offset] = NO_JOURNAL,
 ) -> Recovery:
     """Load the segments of the log's directory and bring it into a state that can be appended to and read.
 
     `recovery_point` None: it could not be read. Segments are synced soon after they are closed, so all but the last one
     then counts as promised. `distrust_cache`: a sync has failed before, so that what reads well may be on no disk.
-    `journal_end`: up to where the journal has records that are about to be appended.
+    `journal_span`: of what the journal has, and is about to be appended. All before it had been synced.
     """
     directory = partition_log.directory
     fs.mkdir(directory)
@@ -74,6 +74,8 @@ def open_log(
     bases = [base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None]
     if recovery_point is None:
         recovery_point = bases[-1] if bases else Offset(0)
+    filed_end, journal_end = journal_span
+    recovery_point = max(recovery_point, filed_end)
     opening = _Opening(partition_log, fs, recovery_point, clean, distrust_cache, journal_end)
     if bases:
         opening.load(bases, log_start)
