@@ -54,6 +54,20 @@ MUTATIONS = (
         ("tests/storage/test_journal.py",),
     ),
     Mutation(
+        "compaction goes ahead of the recovery point on disk",
+        "storage/log_manager.py",
+        "await self._checkpoints.store()  # It may be known in memory alone.",
+        "pass",
+        ("tests/storage/test_journal.py",),
+    ),
+    Mutation(
+        "an epoch without records stays in its checkpoint",
+        "partition/partition.py",
+        "self._are_epochs_stored = False",
+        "pass",
+        ("tests/partition/test_partition.py",),
+    ),
+    Mutation(
         "leader epochs are not compared",
         "partition/partition.py",
         "if current_leader_epoch in (NO_EPOCH, self.leader_epoch):",
