@@ -912,22 +912,28 @@ def test_damage_that_the_journal_tells_of_is_known_to_later_starts(tmp_path):
         assert "damaged on disk" in run(later())
 
 
-GAPPY = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=600, min_cleanable_dirty_ratio=0.0)
+GAPPY = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=1000, min_cleanable_dirty_ratio=0.0)
 
 
 @pytest.mark.parametrize("journal_bytes", [0, JOURNAL_BYTES])
 def test_compaction_waits_until_the_recovery_point_is_on_disk(journal_bytes):
-    """A gap behind it that the journal reaches beyond is a loss to a start, which drops what follows."""
+    """A gap in what the journal has is a loss to a start, which drops what follows."""
 
     async def first(machine):
         logs, (log, *_) = await serving(machine.fs, "data", config=GAPPY, penstock_journal_bytes=journal_bytes)
         for number in range(4):
             append(log, (b"kept" + b"." * 150,), keys=(b"k%d" % number,))
+            await commit(logs, log)
             append(log, (b"." * 300,), keys=(b"same",))
+            await commit(logs, log)
+            assert is_filed(log) == (journal_bytes == 0)
             log.roll()
-        append(log, keys=(b"last",))
-        logs.commit.request(log, is_filed=True)
-        await logs.commit.finish(log)
+        append(log, (b"." * 900,), keys=(b"same",))  # Too much to be put into one segment with others.
+        await commit(logs, log)
+        log.roll()
+        append(log, (b"acked",), keys=(b"acked",))
+        await commit(logs, log)
+        assert is_filed(log)  # The first of a segment always is.
         carry_out, held = machine.fs.run, []
 
         async def slowly(function):
@@ -940,9 +946,6 @@ def test_compaction_waits_until_the_recovery_point_is_on_disk(journal_bytes):
         checkpoint = asyncio.create_task(logs.checkpoint())
         await until(lambda: held)  # In memory it has moved already.
         await logs.cleaner.clean_all()
-        append(log, (b"acked",), keys=(b"acked",))
-        await commit(logs, log)
-        assert is_filed(log) == (journal_bytes == 0)
         checkpoint.cancel()
 
     async def second(machine):
