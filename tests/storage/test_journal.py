@@ -11,6 +11,7 @@ from penstock.base.errors import Refused
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
 from penstock.sim.process import Killed
+from penstock.storage.format import RECOVERY_POINT_CHECKPOINT
 from penstock.storage.fs import PosixFileSystem
 from penstock.storage.journal import PAGE_BYTES, PIECE_BYTES_MAX
 from penstock.storage.journal_format import (
@@ -888,7 +889,8 @@ def test_a_journal_from_before_a_clean_stop_is_set_aside(tmp_path):
     assert (tmp_path / f"{PATH}-1-stray").exists()
 
 
-def test_damage_that_the_journal_tells_of_is_known_to_later_starts(tmp_path):
+@pytest.mark.parametrize(("points", "starts"), [(None, 3), (b"unreadable", 1)])
+def test_damage_that_the_journal_tells_of_is_known_to_later_starts(tmp_path, points, starts):
     async def first():
         logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)
         append(log, (b"filed",))
@@ -901,14 +903,14 @@ def test_damage_that_the_journal_tells_of_is_known_to_later_starts(tmp_path):
         logs = started(PosixFileSystem(), tmp_path)
         log = logs.open(*topic(0), CONFIG)
         logs.end_replay(())
-        failure = log.failure
-        await logs.stop()
-        return failure
+        return log.failure  # And is killed.
 
     run(first())
     path = tmp_path / "topic0-0" / "00000000000000000000.log"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
-    for _ in range(3):
+    if points is not None:
+        (tmp_path / RECOVERY_POINT_CHECKPOINT).write_bytes(points)
+    for _ in range(starts):
         assert "damaged on disk" in run(later())
 
 
