@@ -12,9 +12,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 from penstock.base.logging import get_logger
+from penstock.storage.flush import Journaled
 from penstock.storage.journal import ENTRY_BYTES_MAX, Journal
 from penstock.storage.journal_format import NOWHERE, RECORDS, VOID, LogKey, Piece
-from penstock.storage.log import Journaled, Log
+from penstock.storage.log import Log
 
 log = get_logger(__name__)
 

@@ -24,6 +24,7 @@ from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
 from penstock.storage.disk_read import at_start
+from penstock.storage.flush import Flush, Journaled
 from penstock.storage.format import DELETED_SUFFIX, OFFSET_ENTRY
 from penstock.storage.fs import Buffer, File, FileSystem
 from penstock.storage.journal_format import LogKey
@@ -38,49 +39,6 @@ log = get_logger(__name__)
 
 SLICE_BYTES_MIN = 128 << 10  # Less is read at once: it takes less time than to find out where to stop.
 HINTS_MAX = 128  # Readers that follow the log at the same time; more of them cost an index look-up each.
-
-
-class Flush(NamedTuple):
-    """What one sync covers."""
-
-    end: Offset
-    filed_end: Offset
-    segments: list[tuple[Segment, int]]  # With the size that the sync covers.
-    files: list[File]
-    side_files: list[File]  # Indexes and checkpoints that nobody writes to any more.
-    directories: list[str]
-    active: tuple[Segment, int] | None  # The active segment, if the sync covers it as well.
-    fs: FileSystem
-
-    async def carry_out(self) -> None:
-        if len(self.files) == 1 and not self.side_files and not self.directories:
-            await self.fs.sync(self.files[0])
-        else:
-            await self.fs.run(self.run)
-
-    def run(self) -> None:
-        """Waits for the disk."""
-        # What the records lean on comes first: their leader epoch is on disk before they are (KIP-101).
-        try:
-            for file in self.side_files:
-                file.sync()
-        finally:
-            for file in self.side_files:
-                file.close()
-        for directory in self.directories:
-            self.fs.sync_dir(directory)
-        for file in self.files:
-            file.sync()
-
-
-class Journaled(NamedTuple):
-    """What one entry of the journal covers of this log."""
-
-    start: Offset
-    end: Offset
-    segment: Segment
-    size: int  # Of the segment.
-    batches: Buffer
 
 
 class TimestampOffset(NamedTuple):
