@@ -74,6 +74,16 @@ def restarted(first, second, seeds=range(20)):
         machine.run(second(machine))
 
 
+def finds(values):
+    """A life that finds these in the first log."""
+
+    async def life(machine):
+        logs = started(machine.fs, "data")
+        assert values_of(read_all(logs.open(*topic(0), CONFIG))) == values
+
+    return life
+
+
 def is_filed(log):
     return log.filed_end == log.log_end
 
@@ -355,11 +365,7 @@ def test_what_was_cut_off_does_not_come_back_from_the_half_before():
             await commit(logs, other)
         await logs.truncate(log, Offset(1))
 
-    async def second(machine):
-        logs = started(machine.fs, "data")
-        assert values_of(read_all(logs.open(*topic(0), CONFIG))) == [b"value"]
-
-    restarted(first, second)
+    restarted(first, finds([b"value"]))
 
 
 def test_a_partition_that_comes_back_is_not_given_the_records_of_the_one_before():
@@ -373,11 +379,7 @@ def test_a_partition_that_comes_back_is_not_given_the_records_of_the_one_before(
         append(again, (b"new",))
         await commit(logs, again)
 
-    async def second(machine):
-        logs = started(machine.fs, "data")
-        assert values_of(read_all(logs.open(*topic(0), CONFIG))) == [b"new"]
-
-    restarted(first, second)
+    restarted(first, finds([b"new"]))
 
 
 def test_records_that_are_missing_before_those_of_the_journal_are_reported(tmp_path):
@@ -650,11 +652,7 @@ def test_a_log_that_is_deleted_while_its_entry_waits_leaves_nothing_behind():
         append(again, (b"new",))
         await commit(logs, again)
 
-    async def second(machine):
-        logs = started(machine.fs, "data")
-        assert values_of(read_all(logs.open(*topic(0), CONFIG))) == [b"new"]
-
-    restarted(first, second)
+    restarted(first, finds([b"new"]))
 
 
 def test_who_is_told_of_a_sync_and_fails_spoils_it_for_nobody(tmp_path):

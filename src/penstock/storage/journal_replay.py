@@ -61,7 +61,7 @@ class JournalReplay:
         assert partition_log.key is not None
         first = partition_log.log_end
         for piece in self._pieces.get(partition_log.key, ()):
-            assert piece.start <= partition_log.log_end, f"{partition_log.topic_partition} lacks records before {piece}"
+            assert piece.start <= partition_log.log_end, f"{partition_log.topic_partition} ends before {piece.start}"
             _append(partition_log, piece)
         if partition_log.log_end > first:
             if partition_log.has_transactions and partition_log.aborts_missing_from is None:
