@@ -327,7 +327,7 @@ def test_nothing_overtakes_a_first_batch_that_came_before_its_leader(tmp_path: P
         partition.take_role(PartitionState(0, both, both, NodeId(1), LeaderEpoch(2), 2))
         with pytest.raises(Refused) as refused:
             partition.append(idempotent(1, b"b"), produce_version=9)
-        assert refused.value.code is ErrorCode.out_of_order_sequence_number
+        assert refused.value.code is ErrorCode.not_leader_or_follower
         assert partition.append(idempotent(0, b"a"), produce_version=9).base_offset == 0
         assert partition.append(idempotent(1, b"b"), produce_version=9).base_offset == 1
 

@@ -23,6 +23,7 @@ from penstock.wire.txn_marker import EndTxnMarker
 
 SEQUENCE_MAX = 2**31 - 1
 PID = 4000
+STORAGE_ERROR = ErrorCode.kafka_storage_error
 
 
 def header(
@@ -74,6 +75,12 @@ def replayed(log: Iterable[tuple[BatchHeader, int]], state: ProducerState | None
     return state
 
 
+def refusal(state: ProducerState, sent: BatchHeader) -> ErrorCode:
+    with pytest.raises(Refused) as refused:
+        state.check(sent)
+    return refused.value.code
+
+
 # New batches and gaps
 
 
@@ -100,26 +107,56 @@ def test_an_unknown_producer_may_begin_anywhere_because_its_state_may_have_expir
     assert Broker().send(1234, 1235) == [0, 1]
 
 
-def test_nothing_overtakes_the_first_batch_that_the_disk_refused() -> None:
-    state = ProducerState()
-    first, second, third = header(sequence=0), header(sequence=1), header(sequence=2)
-    assert state.check(first) is None
-    state.on_refused(first)  # The next one is smaller and would fit.
-    for sent in (second, third):
-        with pytest.raises(Refused) as refused:
-            state.check(sent)
-        assert refused.value.code is ErrorCode.out_of_order_sequence_number
-        state.on_refused(sent)
-    assert state.check(first) is None
-    state.apply(first, 0, 0)
-    assert state.check(second) is None
+@pytest.mark.parametrize("stored", [[], [header(0), header(1)]])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_nothing_overtakes_a_batch_that_could_not_be_stored(stored: list[BatchHeader], epoch: int) -> None:
+    """And who is behind it hears the same: told that it is out of order, librdkafka begins a new epoch."""
+    state = replayed([(before, 0) for before in stored])
+    begin = len(stored) if epoch == 0 else 0
+    first, second, third = (header(begin + n, epoch=epoch) for n in range(3))
+    for _ in range(3):
+        assert state.check(first) is None
+        state.on_refused(first, STORAGE_ERROR)  # The next one is smaller and would fit.
+        for sent in (second, third):
+            assert refusal(state, sent) is STORAGE_ERROR
+            state.on_refused(sent, STORAGE_ERROR)
+    for sent in (first, second, third):
+        assert state.check(sent) is None
+        state.apply(sent, sent.base_sequence, 0)
+    assert refusal(state, header(begin + 4, epoch=epoch)) is ErrorCode.out_of_order_sequence_number
+
+
+def test_who_does_not_send_again_what_was_refused_is_out_of_order() -> None:
+    state = replayed([(header(0), 0)])
+    state.on_refused(header(1), STORAGE_ERROR)
+    codes = [refusal(state, header(sequence)) for sequence in range(2, 7)]
+    assert codes == [STORAGE_ERROR] * (BATCHES_MAX - 1) + [ErrorCode.out_of_order_sequence_number]
+
+
+def test_only_what_was_sent_behind_a_refused_batch_hears_of_it() -> None:
+    state = replayed([(header(10, 5), 0)])
+    state.on_refused(header(15), STORAGE_ERROR)
+    assert refusal(state, header(10, 2)) is ErrorCode.out_of_order_sequence_number
+    assert refusal(state, header(16, epoch=1)) is ErrorCode.out_of_order_sequence_number
+
+
+def test_what_was_refused_does_not_outlive_its_producer() -> None:
+    """Who is not known may begin anywhere."""
+    state = replayed([(header(0), 0)])
+    state.on_refused(header(1), STORAGE_ERROR)
+    state.expire(EXPIRATION_MS)
+    assert state.check(header(7)) is None
+    state = replayed([(header(0), 0)])
+    state.on_refused(header(1), STORAGE_ERROR)
+    state.evict(1)
+    assert state.check(header(7)) is None
 
 
 def test_a_new_epoch_does_not_wait_for_what_the_old_one_could_not_store() -> None:
     state = ProducerState()
-    state.on_refused(header(sequence=0))
+    state.on_refused(header(sequence=0), STORAGE_ERROR)
     assert state.check(header(sequence=0, epoch=1)) is None
-    state.on_refused(header(sequence=0, epoch=1))
+    state.on_refused(header(sequence=0, epoch=1), STORAGE_ERROR)
     with pytest.raises(Refused):
         state.check(header(sequence=1, epoch=1))
 
@@ -127,7 +164,7 @@ def test_a_new_epoch_does_not_wait_for_what_the_old_one_could_not_store() -> Non
 def test_what_is_remembered_of_refused_batches_is_bounded() -> None:
     state = ProducerState(producers_max=3)
     for pid in range(1, 6):
-        state.on_refused(header(0, pid=pid))
+        state.on_refused(header(0, pid=pid), STORAGE_ERROR)
     assert state.check(header(1, pid=1)) is None
     with pytest.raises(Refused):
         state.check(header(1, pid=5))

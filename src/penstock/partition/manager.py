@@ -98,14 +98,14 @@ class PartitionManager:
             raise Refused(ErrorCode.not_leader_or_follower, f"{topic}-{partition} is led by another broker")
         return found
 
-    def on_refused(self, topic: str | UUID, partition: int, records: memoryview) -> None:
+    def on_refused(self, topic: str | UUID, partition: int, records: memoryview, code: ErrorCode) -> None:
         """A batch was refused and will be sent again: nothing that was sent after it is to overtake it."""
         name = self._topic_names.get(topic, "") if isinstance(topic, UUID) else topic
         found = self._partitions.get((name, partition))
         if found is not None:
-            found.on_refused(records)
+            found.on_refused(records, code)
         else:
-            self._refused.add(topic, partition, records)
+            self._refused.add(topic, partition, records, code)
 
     def topic_name(self, topic_id: UUID) -> str:
         """The name behind a topic id; Refused when there is none."""
@@ -285,8 +285,8 @@ class PartitionManager:
                 log.error("partition cannot be opened", partition=topic_partition, error=error)
                 self._unopened[topic_partition] = None
             return
-        for header in self._refused.take(topic.name, topic.topic_id, state.partition):
-            partition.producers.on_refused(header)
+        for header, code in self._refused.take(topic.name, topic.topic_id, state.partition):
+            partition.producers.on_refused(header, code)
         self._unopened.pop(topic_partition, None)
         self._partitions[topic_partition] = partition
         self._take_role(topic, state)

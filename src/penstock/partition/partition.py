@@ -313,8 +313,8 @@ class Partition:
         if self.leading is None or (self._may_lead is not None and not self._may_lead()):
             try:
                 self._check_leading()
-            except Refused:
-                self.on_refused(view)
+            except Refused as refused:
+                self.on_refused(view, refused.code)
                 raise
         partition_log, config = self.log, self.log.config
         now_ms = self._clock.now_ms()
@@ -352,19 +352,19 @@ class Partition:
         stamp(batch, 0, base_offset, self.leader_epoch)
         try:
             next_offset = self._store(batch, header.last_offset_delta, max_timestamp, header, now_ms)
-        except Refused:
+        except Refused as refused:
             if header.producer_id != NO_PRODUCER_ID:
-                self.producers.on_refused(header)
+                self.producers.on_refused(header, refused.code)
             raise
         self._producer_files.on_appended(self.producers, len(batch))
         return Appended(base_offset, next_offset, append_time)
 
-    def on_refused(self, view: memoryview) -> None:
+    def on_refused(self, view: memoryview, code: ErrorCode) -> None:
         """A batch was refused and will be sent again, perhaps here: nothing sent after it is to overtake it."""
         if len(view) >= HEADER_BYTES:
             header = read_header(view)
             if header.producer_id != NO_PRODUCER_ID:
-                self.producers.on_refused(header)
+                self.producers.on_refused(header, code)
 
     def append_own(
         self,

@@ -1,9 +1,9 @@
 """Has this batch been stored before? What one partition remembers of each idempotent producer (KIP-98).
 
 In: the header of a batch. Out: append it, the place where its first copy lies, or Refused. No I/O, no clock.
-`check` decides and changes nothing; `apply` holds every change and refuses nothing: the leader applies what it appends,
-a follower what it copies, a start what it replays. The same batches in the same order give the same state. Whoever
-truncates the log takes the newest snapshot that is still in range, or calls `clear`, and replays the rest.
+`check` decides and changes nothing of that; `apply` holds every change and refuses nothing: the leader applies what it
+appends, a follower what it copies, a start what it replays. The same batches in the same order give the same state.
+Whoever truncates the log takes the newest snapshot that is still in range, or calls `clear`, and replays the rest.
 
 Sequence numbers count records, per producer and epoch, and run in a ring: after 2^31 - 1 comes 0.
 
@@ -79,19 +79,34 @@ class Producer:
         """After its last batch: the smaller, the longer it has been silent, by the log's own order."""
         return self.batches[-1].last_offset + 1 if self.batches else 0
 
+    def is_due(self, header: BatchHeader) -> bool:
+        """Whether the batch follows on what is stored."""
+        if header.producer_epoch == self.epoch:
+            return header.base_sequence == self.next_sequence
+        return header.producer_epoch > self.epoch and header.base_sequence == 0
+
     def has_forgotten(self, first_sequence: int, count: int) -> bool:
         """Whether these sequences are in the log for certain, and older than every remembered batch."""
         behind = (self.next_sequence - first_sequence) & SEQUENCE_MASK
         return self.window_count + count <= behind <= min(self.stored_count, STORED_COUNT_MAX)
 
 
+@dataclass(slots=True)
+class RefusedBatch:
+    """A batch that was due, could not be stored, and will be sent again."""
+
+    epoch: int
+    first_sequence: int
+    code: ErrorCode  # What its producer was told.
+    behind_left: int = BATCHES_MAX - 1  # How many others can have been in flight behind it.
+
+
 class ProducerState:
     def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
         self.producers: dict[int, Producer] = {}
         self.evicted_count = 0  # Since the start: more than 0 means retries that could not be recognised.
-        # Producer id → (epoch, sequence) of a first batch that the disk refused. Not kept over a restart: whoever lost
-        # its connection sends again in order.
-        self._refused_first: dict[int, tuple[int, int]] = {}
+        # By producer id. Not kept over a restart: whoever lost its connection sends again in order.
+        self._refused: dict[int, RefusedBatch] = {}
         self._producers_max = producers_max
         self.transactions = Transactions()  # As `txn_first_offset` of the producers, and those that have just ended.
         self.guards = VerificationGuards()  # Not kept over a restart: whoever waits for an answer asks again.
@@ -123,19 +138,15 @@ class ProducerState:
             # Any sequence, as in Kafka: a producer that was silent for a day, or whose records were deleted, goes on
             # where it was. Who never wrote here begins at 0 on its own account. But nothing overtakes a first batch
             # that will be sent again: it would then be refused for ever.
-            refused_epoch, refused = self._refused_first.get(header.producer_id, (epoch, first))
-            if refused_epoch == epoch and refused != first:
-                raise Refused(
-                    ErrorCode.out_of_order_sequence_number, f"{_name(header)}: {first} before {refused} was stored"
-                )
+            refused = self._refused.get(header.producer_id)
+            if refused is not None and refused.epoch == epoch and refused.first_sequence != first:
+                raise self._out_of_order(header, refused.first_sequence)
             return None
         if epoch < producer.epoch:
             raise Refused(ErrorCode.invalid_producer_epoch, f"{_name(header)}: epoch {producer.epoch} has taken over")
         if epoch > producer.epoch:
             if first != 0:
-                raise Refused(
-                    ErrorCode.out_of_order_sequence_number, f"{_name(header)}: a new epoch begins at {first}, not at 0"
-                )
+                raise self._out_of_order(header, 0)
             _check_part_of_transaction(header, producer)
             return None
         last = (first + header.last_offset_delta) & SEQUENCE_MASK
@@ -152,22 +163,43 @@ class ProducerState:
                 ErrorCode.duplicate_sequence_number,
                 f"{_name(header)}: {first} to {last} was stored, more than {len(producer.batches)} batches ago",
             )
-        raise Refused(
-            ErrorCode.out_of_order_sequence_number,
-            f"{_name(header)}: {first} to {last} where {producer.next_sequence} is due",
-        )
+        raise self._out_of_order(header, producer.next_sequence)
+
+    def _out_of_order(self, header: BatchHeader, due: int) -> Refused:
+        """What to say of a batch that is not the one with the sequence `due`.
+
+        A client that is told OUT_OF_ORDER_SEQUENCE_NUMBER may begin a new epoch, in which librdkafka sends again what
+        other partitions have stored and not yet answered (its issue 4953). So whoever has only sent on, behind a batch
+        that was refused, is told the same as of that one, and sends both again.
+        """
+        first = header.base_sequence
+        message = f"{_name(header)}: {first} where {due} is due"
+        refused = self._refused.get(header.producer_id)
+        if (
+            refused is not None
+            and refused.epoch == header.producer_epoch
+            and refused.first_sequence == due
+            and (first - due) & SEQUENCE_MASK < STORED_COUNT_MAX
+            and refused.behind_left > 0
+        ):
+            refused.behind_left -= 1
+            return Refused(refused.code, f"{message}, and was refused")
+        return Refused(ErrorCode.out_of_order_sequence_number, message)
 
     # Changing
 
-    def on_refused(self, header: BatchHeader) -> None:
-        """A batch that was to be appended could not be written. If it is its producer's first, others wait for it."""
-        if header.producer_id in self.producers:
-            return  # Its next sequence stays what it was.
-        refused = self._refused_first
-        if header.producer_epoch > refused.get(header.producer_id, (-1, 0))[0]:
-            refused[header.producer_id] = (header.producer_epoch, header.base_sequence)
-        if len(refused) > self._producers_max:
-            del refused[next(iter(refused))]
+    def on_refused(self, header: BatchHeader, code: ErrorCode) -> None:
+        """A batch could not be stored now, and its producer is told to try again. If it was due, others wait for it."""
+        producer, before = self.producers.get(header.producer_id), self._refused.get(header.producer_id)
+        epoch, first = header.producer_epoch, header.base_sequence
+        if producer is not None:
+            is_due = producer.is_due(header)
+        else:
+            is_due = before is None or epoch > before.epoch or (epoch, first) == (before.epoch, before.first_sequence)
+        if is_due:
+            self._refused[header.producer_id] = RefusedBatch(epoch, first, code)
+            if len(self._refused) > self._producers_max:
+                del self._refused[next(iter(self._refused))]
 
     def check_epoch(self, header: BatchHeader) -> None:
         """Refused when a higher epoch of the producer has taken over."""
@@ -228,6 +260,8 @@ class ProducerState:
             producer.stored_count = delta + 1
         else:  # A marker, or the offsets that a group coordinator writes for a transaction: they have no sequence.
             return
+        if self._refused:
+            self._refused.pop(header.producer_id, None)
         last = (first + delta) & SEQUENCE_MASK
         producer.next_sequence = (last + 1) & SEQUENCE_MASK
         batches = producer.batches
@@ -255,7 +289,7 @@ class ProducerState:
         if excess >= 0:
             self.evict(excess + max(1, self._producers_max // EVICTED_SHARE))
         producer = self.producers[header.producer_id] = Producer(header.producer_epoch, 0, 0, 0)
-        self._refused_first.pop(header.producer_id, None)
+        self._refused.pop(header.producer_id, None)
         return producer
 
     # Forgetting
@@ -263,7 +297,7 @@ class ProducerState:
     def clear(self) -> None:
         """Forget everything, before a replay."""
         self.producers.clear()
-        self._refused_first.clear()
+        self._refused.clear()
         self.transactions = Transactions()
         self.guards = VerificationGuards()
 
@@ -275,7 +309,7 @@ class ProducerState:
             if now_ms - producer.timestamp >= expiration_ms and producer.txn_first_offset is None
         ]
         for producer_id in expired:
-            del self.producers[producer_id]
+            self._forget(producer_id)
         return len(expired)
 
     def evict(self, count: int) -> int:
@@ -286,10 +320,15 @@ class ProducerState:
         idle = [item for item in self.producers.items() if item[1].txn_first_offset is None]
         idle.sort(key=lambda item: item[1].end_offset)
         for producer_id, _ in idle[:count]:
-            del self.producers[producer_id]
+            self._forget(producer_id)
         evicted_count = min(count, len(idle))
         self.evicted_count += evicted_count
         return evicted_count
+
+    def _forget(self, producer_id: int) -> None:
+        """What was refused, too: a producer that is not known may begin anywhere."""
+        del self.producers[producer_id]
+        self._refused.pop(producer_id, None)
 
 
 def _name(header: BatchHeader) -> str:

@@ -42,7 +42,7 @@ REFUSALS = {
     ErrorCode.message_too_large,
     ErrorCode.not_enough_replicas,
 }
-# An idempotent producer sends the batch again after these.
+# An idempotent producer sends the batch again after these. It sends in order, so it is never told that it did not.
 RETRIABLE = {
     ErrorCode.not_leader_or_follower,
     ErrorCode.leader_not_available,
@@ -53,7 +53,6 @@ RETRIABLE = {
     ErrorCode.kafka_storage_error,
     ErrorCode.fenced_leader_epoch,
     ErrorCode.unknown_leader_epoch,
-    ErrorCode.out_of_order_sequence_number,
 }
 # Whoever is asked is no leader, has not yet heard that it is, or may not show anything yet.
 UNREADABLE = {

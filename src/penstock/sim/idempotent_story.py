@@ -20,9 +20,9 @@ PARTITION = TopicPartition(TOPIC, 0)
 WINDOW_MAX = 5  # Batches in flight, as many as a broker remembers of a producer.
 RETRY_S = 0.05
 REPLAY_RATE = 0.4  # Of the windows that were acknowledged.
-# Not refused for good: the batch may be in the log or not, and is sent again.
-OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number
-RETRIABLE = {ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower, OUT_OF_ORDER}
+# Not refused for good: the batch may be in the log or not, and is sent again. All are sent in order, so nobody is to
+# hear that they were not.
+RETRIABLE = {ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower}
 
 
 @dataclass
@@ -92,7 +92,7 @@ class IdempotentStory:
         self._stage.trace.add("idempotent", producer_id, batch.sequence, reply)
         if reply.error is ErrorCode.none:
             batch.offsets.append(reply.base_offset)
-        elif reply.error not in RETRIABLE or (batch.offsets and reply.error is OUT_OF_ORDER):
+        elif reply.error not in RETRIABLE:
             self.complaints.append(f"producer {producer_id}, sequence {batch.sequence}: {reply.error.name}")
             batch.offsets.append(-1)
 

@@ -252,10 +252,10 @@ def _append(
         partition = _partition(context, item)
         if request.acks == ACKS_ALL:
             partition.check_in_sync()
-    except Refused:
+    except Refused as refused:
         # Others of the same producer may be on their way, and find us the leader with enough replicas in sync.
         if item.records is not None:
-            context.partitions.on_refused(item.topic, item.partition, item.records)
+            context.partitions.on_refused(item.topic, item.partition, item.records, refused.code)
         raise
     if item.records is None:
         raise Refused(ErrorCode.invalid_record, "one batch is needed")
