@@ -19,6 +19,9 @@ from penstock.storage.log import Log
 
 log = get_logger(__name__)
 
+# Said to be void by one entry, or a large topic that is deleted would hold up all others by as many syncs.
+VOIDS_MAX = 256
+
 
 class GroupCommit:
     def __init__(self, *, on_failure: Callable[[str, OSError], None], journal: Journal | None = None) -> None:
@@ -256,13 +259,18 @@ class GroupCommit:
         journal = self._journal
         if journal is None:
             return
-        for _ in range(2):
+        for count_max in (VOIDS_MAX, 1):
             async with self._journal_lock:
                 if is_gone and not journal.is_void_due(key):
                     return  # There may be another log in its place, and its records in the journal.
                 # Not asked before: what a half had is known to be gone when the sync of its first sector is done.
-                if journal.file is None or not journal.knows(key) or await self._append_void(journal, key):
+                if journal.file is None or not journal.knows(key):
                     journal.on_void(key)
+                    return
+                keys = journal.with_due(key, count_max)
+                if await self._append_voids(journal, keys):
+                    for void in keys:
+                        journal.on_void(void)
                     return
             await self._file(journal, journal.owing)  # That makes room.
         log.warning("the journal is given up: it has no room for what is void, and logs have failed that need it")
@@ -271,9 +279,9 @@ class GroupCommit:
             raise OSError(errno.ENOSPC, "the journal has no room, and cannot be removed")
         journal.on_void(key)
 
-    async def _append_void(self, journal: Journal, key: LogKey) -> bool:
+    async def _append_voids(self, journal: Journal, keys: Sequence[LogKey]) -> bool:
         try:
-            return await self._append_next(journal, [Piece(key, VOID, NOWHERE, b"")], ())
+            return await self._append_next(journal, [Piece(key, VOID, NOWHERE, b"") for key in keys], ())
         except OSError as error:
             self._on_failure("the journal", error)
             raise

@@ -10,6 +10,7 @@ A start after a crash finds here what the logs' files lack (journal_replay.py). 
 """
 
 import errno
+import itertools
 from collections.abc import Sequence
 from random import Random
 
@@ -44,6 +45,7 @@ class Journal:
         self.file: File | None = None  # While there is one.
         self.is_ending = False  # It takes no more.
         self.is_turned = False  # The first sector of a half has been written, and has to be synced before the next one.
+        self._has_failed = False  # A sync has: an entry may be missing, and then none behind it would be found.
         self._fs = fs
         self._half_bytes = size // HALVES // PAGE_BYTES * PAGE_BYTES
         self._void_bytes = self._half_bytes // VOID_SHARE
@@ -149,7 +151,13 @@ class Journal:
     async def sync(self) -> None:
         """Return when the entries that have been written are on disk; OSError: what is there cannot be known."""
         assert self.file is not None
-        await self._fs.sync(self.file)
+        if self._has_failed:  # The kernel tells of it once, and then calls the pages clean.
+            raise OSError(errno.EIO, "a sync of the journal has failed before")
+        try:
+            await self._fs.sync(self.file)
+        except OSError:
+            self._has_failed = True
+            raise
         if self.is_turned:
             self._known[self._half].clear()  # Only now: until then a start might find what was in this half before.
             self.is_turned = False
@@ -195,6 +203,11 @@ class Journal:
     def is_void_due(self, key: LogKey | None) -> bool:
         """Whether a log with this key is gone, and the journal does not say so yet."""
         return key in self._voids_due
+
+    def with_due(self, key: LogKey, count_max: int) -> list[LogKey]:
+        """The key, and up to `count_max` in all of those that are gone: one entry can say it of them together."""
+        others = (due for due in self._voids_due if due != key and self.knows(due))
+        return [key, *itertools.islice(others, count_max - 1)]
 
     def on_void(self, key: LogKey) -> None:
         """The journal says for good that what it had of the log up to now counts no more."""

@@ -28,6 +28,7 @@ class JournalReplay:
         self._fs = fs
         self._path = path
         self._pieces: dict[LogKey, list[Piece]] = {}  # In the order in which they were written.
+        self._disowned: set[LogKey] = set()  # Logs that are no more, and of which another start would find pieces.
 
     def load(self) -> None:
         """Read the journal, if there is one. Waits for the disk."""
@@ -80,6 +81,12 @@ class JournalReplay:
         """Nobody needs what there is of this log."""
         self._pieces.pop(key, None)
 
+    def disown(self, key: LogKey) -> bool:
+        """The log is no more. Whether one in its place has to wait for `end`: the next start might give it these."""
+        if self._pieces.pop(key, None) is not None:
+            self._disowned.add(key)
+        return key in self._disowned
+
     def left(self, hosted: Collection[LogKey]) -> list[LogKey]:
         """Those of these logs that have not been given what is theirs: they are damaged."""
         return [key for key in hosted if key in self._pieces]
@@ -90,6 +97,7 @@ class JournalReplay:
         if self._fs.exists(self._path):
             self._fs.remove(self._path)
             self._fs.sync_dir(self._directory)
+        self._disowned.clear()
 
     def set_aside(self, why: str) -> None:
         """Keep the journal for the operator, under another name, and read it no more."""

@@ -227,7 +227,8 @@ class LogManager:
         if found_id is None and not self._fs.exists(directory):
             self._checkpoints.begin(topic_partition)
             self.cleaner.forget(topic_partition)
-            self._replay.drop(key)  # It was of a log that is no more.
+            if self._replay.disown(key):
+                raise OSError(errno.EAGAIN, "the last life's journal has records of the partition that was here before")
         partition_log = Log(
             topic_partition=topic_partition,
             directory=directory,
@@ -431,6 +432,8 @@ class LogManager:
         try:
             if partition_log.key is not None:
                 await self._void(partition_log.key)
+                if partition_log.failure is not None:  # Deleted meanwhile, perhaps, and another is in its place.
+                    raise Refused(ErrorCode.kafka_storage_error, partition_log.failure)
             points = self._checkpoints.recovery_points
             partition_log.synced_end = min(partition_log.synced_end, offset)
             partition_log.filed_end = min(partition_log.filed_end, offset)

@@ -53,8 +53,8 @@ class OffsetCheckpoints:
     async def store(self) -> None:
         """Make what is known now durable."""
         contents, number, left = self._contents(), next(self._numbers), set(self._left)
-        if contents != self._written:
-            await self._fs.run(lambda: self._write(contents, number))
+        # Also if it is what was written last: something else may be on its way by now.
+        await self._fs.run(lambda: self._write(contents, number))
         self._left -= left
 
     def remove(self, topic_partition: TopicPartition) -> None:
