@@ -2,7 +2,7 @@
 
 make bench                  three rounds
 make bench QUICK=1          one short round
-python -m bench --only "50 producers"
+python -m bench --only "50 producers" --rounds 9
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main() -> int:
         console.print(f"Penstock {full_version()}", highlight=False)
         if workloads:
             run.warm_up_load(load)
-        for number in range(1 if options.quick else ROUNDS):
+        for number in range(1 if options.quick else options.rounds):
             if workloads:
                 run.compare_with_kafka(workloads, load, number)
             if peer_workloads:
@@ -76,6 +76,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", default=bool(os.environ.get("QUICK")), help="one short round")
     parser.add_argument("--only", default="", metavar="TEXT", help="only workloads with TEXT in their name")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="more of them, for what differs most")
     return parser.parse_args()
 
 
