@@ -10,7 +10,7 @@ from penstock.storage.checkpoint import encode_lines
 from penstock.storage.fs import PosixFile
 from penstock.wire.batch import HEADER_BYTES, read_header
 
-from .support import NOW_MS, FailingFileSystem, append, flush, opened, read_all, recovered, values_of
+from .support import NOW_MS, FailingFileSystem, append, batch, flush, opened, read_all, recovered, values_of
 
 
 @pytest.fixture
@@ -116,6 +116,29 @@ def test_a_compacted_log_keeps_what_is_behind_a_gap(fs, directory):
     rewrite(log_path(directory, 4), written[2])
     log = opened(fs, directory, recovery_point=4, segment_bytes=1024, cleanup_policy=("compact",))
     assert read_all(log) == written[:3] + written[4:]
+
+
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_an_offset_that_no_segment_can_hold_is_none_behind_a_gap_of_compaction(fs, directory, is_synced):
+    """The checksum does not cover it: a sector that was not written can leave any."""
+    config = {"cleanup_policy": ("compact",), "index_interval_bytes": 100}
+    written = filled(fs, directory, 5, **config)
+    data = b"".join([*written[:3], struct.pack(">q", 2**62) + written[3][8:], written[4]])
+    rewrite(log_path(directory), data)
+    log, recovery = recovered(fs, directory, recovery_point=10 if is_synced else 6, **config)
+    assert log.log_end == (10 if is_synced else 6)
+    assert bool(recovery.damaged) == is_synced
+    assert fs.read_all(log_path(directory)) == (data if is_synced else b"".join(written[:3]))
+
+
+def test_a_batch_far_behind_the_name_of_its_segment_is_kept(fs, directory):
+    """A follower's: in the leader's log compaction has left nothing in between."""
+    log = opened(fs, directory, cleanup_policy=("compact",))
+    far = 3_000_000_000
+    log.append(batch(far), far, NOW_MS)
+    flush(log)
+    log.close()
+    assert opened(fs, directory, cleanup_policy=("compact",)).log_end == far + 1
 
 
 def test_a_crash_right_after_a_roll_leaves_an_empty_segment_to_go_on_with(fs, directory):

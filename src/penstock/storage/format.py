@@ -47,6 +47,8 @@ JOURNAL = "penstock.journal"
 META_PROPERTIES = "meta.properties"
 
 RELATIVE_OFFSET_MAX = 2**31 - 1  # Kafka reads the field as signed.
+# What the field can hold. The first batch of a segment may be beyond the other one, behind a gap of compaction's.
+INDEXED_OFFSET_MAX = 2**32 - 1
 SEGMENT_BYTES_MAX = 2**31 - 1
 
 

@@ -16,6 +16,7 @@ from penstock.storage.checkpoint import read_epochs
 from penstock.storage.format import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    INDEXED_OFFSET_MAX,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     RELATIVE_OFFSET_MAX,
@@ -262,7 +263,7 @@ class _Opening:
         while True:
             try:
                 for found in self._batches(segment.file.read, position, file_bytes, next_offset):
-                    self._check(found, next_offset)
+                    self._check(segment, found, next_offset)
                     segment.note_scanned(found.position, found.header, interval)
                     self.bytes_scanned += found.header.size
                     next_offset = Offset(found.header.next_offset)
@@ -280,11 +281,17 @@ class _Opening:
                 segment.size = position = after.position
                 next_offset = Offset(after.header.base_offset)
 
-    def _check(self, found: FoundBatch, next_offset: Offset) -> None:
+    def _check(self, segment: Segment, found: FoundBatch, next_offset: Offset) -> None:
         """BadBatch, or a report below the recovery point, when what the checksum does not cover is wrong."""
         header = found.header
         if header.base_offset == next_offset and not self._epochs:
             return
+        if header.last_offset - segment.base_offset > INDEXED_OFFSET_MAX:
+            raise BadBatch(
+                found.position,
+                f"base offset {header.base_offset} where {next_offset} was due, beyond what the segment can hold",
+                skip_to=found.position + header.size,
+            )
         if header.base_offset != next_offset:
             self._skipped = range(next_offset, min(header.base_offset, self.recovery_point))
         reason = None
