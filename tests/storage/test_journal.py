@@ -493,6 +493,52 @@ def test_the_gaps_that_compaction_left_are_no_damage():
     restarted(first, second)
 
 
+def test_the_gaps_that_compaction_left_do_not_cut_off_what_was_synced_behind_them():
+    async def first(machine):
+        logs, (log, *_) = await serving(machine.fs, "data", config=COMPACTED)
+        for offset, size in ((3, 1), (7, 1), (8, PIECE_BYTES_MAX)):  # As a follower gets them, the last one by itself.
+            copied = batch(offset, (b"." * size,), keys=(b"k",))
+            log.append(copied, offset, read_header(copied).max_timestamp)
+            await commit(logs, log)
+        assert is_filed(log)
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        log = logs.open(*topic(0), COMPACTED)
+        assert (log.log_end, len(read_all(log)), log.failure) == (9, 4, None)
+
+    restarted(first, second)
+
+
+@pytest.mark.parametrize("config", [CONFIG, TopicConfig(cleanup_policy=frozenset({"compact"}))])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_torn_base_offset_is_no_gap_of_compaction(tmp_path, config, number):
+    """It is outside of the checksum: a log that seemed to end far behind would pass over what the journal has."""
+    ends = []
+
+    async def first():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path, config=config)
+        for value in (b"acked", b"acked too"):
+            ends.append(log.active.size)
+            append(log, (value,), keys=(value,))
+            await commit(logs, log)
+        assert (log.synced_end, log.filed_end) == (3, 1)
+
+    async def second():
+        logs = started(PosixFileSystem(), tmp_path)
+        log = logs.open(*topic(0), config)
+        logs.end_replay(())
+        assert (log.log_end, log.failure) == (3, None)
+        assert values_of(read_all(log)) == [b"value", b"acked", b"acked too"]
+
+    run(first())
+    path = tmp_path / "topic0-0" / "00000000000000000000.log"
+    content = bytearray(path.read_bytes())
+    content[ends[number - 1] + 4] ^= 1
+    path.write_bytes(content)
+    run(second())
+
+
 def test_a_new_log_in_the_place_of_one_that_is_being_deleted_keeps_its_records():
     """The old one has nothing in the journal: nothing of it is to be declared void, least of all what came after it."""
 

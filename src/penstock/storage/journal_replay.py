@@ -13,7 +13,7 @@ from penstock.base.types import Offset
 from penstock.storage.fs import FileSystem
 from penstock.storage.journal_format import VOID, LogKey, Piece, read_journal
 from penstock.storage.log import Log
-from penstock.storage.recovery import SyncFailed
+from penstock.storage.recovery import JournalSpan, SyncFailed
 from penstock.wire.batch import BatchHeader, read_header
 
 log = get_logger(__name__)
@@ -41,18 +41,22 @@ class JournalReplay:
                 else:
                     self._pieces.setdefault(piece.key, []).append(piece)
 
-    def span_of(self, key: LogKey) -> tuple[Offset, Offset]:
-        """Up to where the log's own file had been synced when the journal got the rest, and up to where it got that.
+    def span_of(self, key: LogKey) -> JournalSpan:
+        """What a recovery of the log has to know of what there is for it.
 
-        What follows a gap between two pieces was written when the file had been synced that far.
+        What follows a gap between two pieces was written when the file had been synced that far. One within a piece is
+        in the log as well.
         """
         filed = end = 0
+        gaps: dict[int, int] = {}
         for piece in self._pieces.get(key, ()):
             if piece.start > end:
-                filed = piece.start
+                filed = end = piece.start
             for _, header in _batches(piece):
+                if header.base_offset > end:
+                    gaps[end] = header.base_offset
                 end = header.next_offset
-        return Offset(filed), Offset(end)
+        return JournalSpan(Offset(filed), Offset(end), gaps)
 
     def apply(self, partition_log: Log) -> None:
         """Append and sync what the log lacks, whose own file is whole up to `span_of`. Waits for the disk.

@@ -7,6 +7,7 @@ it is, for a replica or an operator to repair, never cut.
 
 import contextlib
 import sys
+from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -36,8 +37,18 @@ from penstock.wire.batch import BatchHeader
 
 log = get_logger(__name__)
 
-NO_JOURNAL = Offset(0), Offset(0)
 LEFTOVER_SUFFIXES = (SWAP_SUFFIX, SOURCES_SUFFIX, DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
+
+
+class JournalSpan(NamedTuple):
+    """What the journal has of a log, and is about to be appended."""
+
+    filed_end: Offset = Offset(0)  # All before it had been synced in the log's own file.
+    end: Offset = Offset(0)
+    gaps: Mapping[int, int] = {}  # Where in between no batch follows at once: which offset the next one has.
+
+
+NO_JOURNAL = JournalSpan()
 
 
 class Recovery(NamedTuple):
@@ -58,13 +69,12 @@ def open_log(
     log_start: Offset,
     clean: bool,
     distrust_cache: bool = False,
-    journal_span: tuple[Offset, Offset] = NO_JOURNAL,
+    journal_span: JournalSpan = NO_JOURNAL,
 ) -> Recovery:
     """Load the segments of the log's directory and bring it into a state that can be appended to and read.
 
     `recovery_point` None: it could not be read. Segments are synced soon after they are closed, so all but the last one
     then counts as promised. `distrust_cache`: a sync has failed before, so that what reads well may be on no disk.
-    `journal_span`: of what the journal has, and is about to be appended. All before it had been synced.
     """
     directory = partition_log.directory
     fs.mkdir(directory)
@@ -75,9 +85,8 @@ def open_log(
     bases = [base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None]
     if recovery_point is None:
         recovery_point = bases[-1] if bases else Offset(0)
-    filed_end, journal_end = journal_span
-    recovery_point = max(recovery_point, filed_end)
-    opening = _Opening(partition_log, fs, recovery_point, clean, distrust_cache, journal_end)
+    recovery_point = max(recovery_point, journal_span.filed_end)
+    opening = _Opening(partition_log, fs, recovery_point, clean, distrust_cache, journal_span)
     if bases:
         opening.load(bases, log_start)
     else:
@@ -103,7 +112,7 @@ class _Opening:
         recovery_point: Offset,
         clean: bool,
         distrust_cache: bool,
-        journal_end: Offset,
+        journal: JournalSpan,
     ) -> None:
         self.log = partition_log
         self.fs = fs
@@ -112,7 +121,7 @@ class _Opening:
         # After a clean stop only the end has to be found: a thousand logs are not read for that, only their headers.
         self._batches = trusted_batches if clean else scan_batches
         self.distrust_cache = distrust_cache
-        self.journal_end = journal_end
+        self.journal = journal
         self.bytes_scanned = 0
         self.bytes_cut = 0
         self.damaged: list[str] = []
@@ -122,7 +131,7 @@ class _Opening:
 
     def load(self, bases: list[Offset], log_start: Offset) -> None:
         next_offset = self._load_segments(bases)
-        end = max(next_offset, self.journal_end)
+        end = max(next_offset, self.journal.end)
         if log_start > end and self._may_lack_tail():
             # Everything that is left had been deleted. Offsets go on where readers last saw the log begin.
             self._drop(bases)
@@ -295,8 +304,9 @@ class _Opening:
         if header.base_offset != next_offset:
             self._skipped = range(next_offset, min(header.base_offset, self.recovery_point))
         reason = None
-        if header.base_offset != next_offset and not self.log.config.is_compacted:
-            reason = f"base offset {header.base_offset} where {next_offset} was due"
+        due = self.journal.gaps.get(next_offset, next_offset)
+        if header.base_offset != due and self._is_gap_a_loss(next_offset):
+            reason = f"base offset {header.base_offset} where {due} was due"
         elif (epoch := self._epoch_of(header)) not in (None, header.partition_leader_epoch):
             reason = f"leader epoch {header.partition_leader_epoch} where {epoch} was due"
         if reason is None:
@@ -339,13 +349,15 @@ class _Opening:
         return min((base for base in bases if base > segment.base_offset), default=behind)
 
     def _is_torn_at(self, next_offset: Offset) -> bool:
-        """Whether missing records from `next_offset` on are a loss that cuts the log; compaction leaves gaps too.
+        """Whether missing records from `next_offset` on are a loss that cuts the log."""
+        return next_offset >= self.recovery_point and self._is_gap_a_loss(next_offset)
+
+    def _is_gap_a_loss(self, next_offset: Offset) -> bool:
+        """Whether no compaction can have left a gap here.
 
         Compaction goes no further than the recovery point: what is missing above it, and is in the journal, was lost.
         """
-        return next_offset >= self.recovery_point and (
-            not self.log.config.is_compacted or next_offset < self.journal_end
-        )
+        return not self.log.config.is_compacted or self.recovery_point <= next_offset < self.journal.end
 
     def _resume(self, segment: Segment, next_offset: Offset) -> tuple[int, Offset]:
         """Where the scan begins, and the offset due there: an indexed batch that is sound, else the segment's start."""
