@@ -434,6 +434,76 @@ def test_a_start_fails_whose_journal_is_needed_later():
     machine.run(third(machine))
 
 
+@pytest.mark.parametrize(
+    ("generation", "position"),
+    [
+        pytest.param(0, 0, id="magic"),
+        pytest.param(1, 10, id="salt"),
+        pytest.param(0, 50, id="first entry"),
+        pytest.param(0, 600, id="entry between others"),
+        pytest.param(1, 600, id="the same in the other half"),
+    ],
+)
+def test_no_start_drops_what_is_behind_a_damaged_entry(tmp_path, generation, position):
+    async def first():
+        logs, (log, other, third) = await serving(PosixFileSystem(), tmp_path)
+        await fill(logs, third, generation)
+        for chosen in (log, other, log, other):
+            append(chosen, (b"acked",))
+            await commit(logs, chosen)
+        assert not is_filed(log)
+        assert not is_filed(other)
+
+    run(first())
+    path = tmp_path / PATH
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[generation * len(whole) // 2 + position] ^= 1
+    path.write_bytes(damaged)
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"is damaged .* move the journal away"):
+            started(PosixFileSystem(), tmp_path)
+    assert path.read_bytes() == damaged
+    path.write_bytes(whole)
+    logs = started(PosixFileSystem(), tmp_path)
+    assert values_of(read_all(logs.open(*topic(0), CONFIG))) == [b"value", b"acked", b"acked"]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_no_entry_is_written_before_the_one_before_it_is_on_disk(tmp_path, is_cancelled):
+    """A start would take that one for damaged, when it was torn."""
+
+    async def life():
+        fs = FailingFileSystem()
+        logs, (log, other, third) = await serving(fs, tmp_path)
+        append(log)
+        append(other)
+        await commit(logs, log, other)
+        if is_cancelled:
+            carry_out, fs.sync = fs.sync, lambda file: asyncio.Event().wait()
+            stopped = asyncio.create_task(logs.commit.void(log.key))
+            await asyncio.sleep(0.01)
+            stopped.cancel()
+            await asyncio.wait([stopped])
+            fs.sync = carry_out
+        else:
+            fs.before = fail("sync", suffix=PATH, code=errno.EIO)
+            append(third)
+            await commit(logs, third)
+        written = []
+
+        def before(operation, path):
+            written.append((operation, path.rpartition("/")[2]))
+            fail("sync", suffix=PATH, code=errno.EIO)(operation, path)
+
+        fs.before = before
+        with pytest.raises(OSError):
+            await logs.commit.void(other.key)
+        assert ("write_at", PATH) not in written
+
+    run(life())
+
+
 def test_a_full_disk_at_the_start_is_tried_again(tmp_path):
     async def first():
         logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)

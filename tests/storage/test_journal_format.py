@@ -9,6 +9,7 @@ from penstock.storage.journal_format import (
     RECORDS,
     SECTOR_BYTES,
     VOID,
+    BadJournal,
     LogKey,
     Piece,
     entry_bytes,
@@ -54,8 +55,8 @@ def test_the_size_of_an_entry_is_known_before_it_is_made(chosen):
 
 
 @given(entries, st.data())
-def test_a_damaged_entry_ends_its_generation(first, data):
-    content = written((1, first), (2, []))
+def test_a_damaged_entry_is_told_from_a_torn_one_by_those_behind_it(first, data):
+    content = written((1, first), (2, [[]]))
     sizes = [entry_bytes(entry) for entry in first]
     if not sizes:
         return
@@ -64,7 +65,19 @@ def test_a_damaged_entry_ends_its_generation(first, data):
     size = entry_bytes(first[number]) - SECTOR_BYTES
     position = sum(sizes[:number]) + data.draw(st.integers(0, max(size, 20)))
     content[position] ^= 0xFF
-    assert read(content) == first[:number]
+    if number == len(sizes) - 1:
+        assert read(content) == [*first[:number], []]
+    else:
+        with pytest.raises(BadJournal, match=f"entry {number} is not whole"):
+            read(content)
+
+
+def test_what_a_client_has_sent_makes_no_journal_damaged():
+    """It was in the very first entry, of which the power cut has left the end."""
+    content = written((1, [[], []]))
+    content[SECTOR_BYTES:] = pack_entry(bytes(8), 1, 1, ()) + content[2 * SECTOR_BYTES :]
+    content[:SECTOR_BYTES] = bytes(SECTOR_BYTES)
+    assert read(content) == []
 
 
 def test_entries_of_an_older_generation_behind_the_last_one_are_not_read():

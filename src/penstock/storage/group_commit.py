@@ -197,7 +197,7 @@ class GroupCommit:
             return False
         if not journal.fits(pieces) and (not journal.may_turn(pieces) or not self._turn(journal)):
             return False
-        if journal.is_turned:
+        if journal.is_unsynced:
             await journal.sync()
         if logs:
             # Of those that have been deleted meanwhile nothing may follow: nobody would declare it void.

@@ -45,6 +45,9 @@ class Journal:
         self.file: File | None = None  # While there is one.
         self.is_ending = False  # It takes no more.
         self.is_turned = False  # The first sector of a half has been written, and has to be synced before the next one.
+        # What was written last may be on no disk. It has to be before the next entry, or that looks like one behind
+        # damage to a start: whoever waited for the sync may have been cancelled, or it has failed.
+        self.is_unsynced = False
         self._has_failed = False  # A sync has: an entry may be missing, and then none behind it would be found.
         self._fs = fs
         self._half_bytes = size // HALVES // PAGE_BYTES * PAGE_BYTES
@@ -131,19 +134,21 @@ class Journal:
         owing = list(self._writing)
         self._generation += 1
         self._number, self._position = 1, SECTOR_BYTES
-        self.is_turned = True
+        self.is_turned = self.is_unsynced = True
         return owing
 
     def write(self, pieces: Sequence[Piece], logs: Sequence[Log]) -> None:
         """Write an entry that `fits`; it counts once the file is synced. OSError: the journal is as before."""
         assert self.file is not None
         assert not self.is_turned, "what was in this half before would be found in part"
+        assert not self.is_unsynced, "a start would take the entry before for damaged"
         # In advance: of one that failed, too, a start may find a part.
         self._known[self._half].update(piece.key for piece in pieces if piece.kind != VOID)
         entry = pack_entry(self._salt, self._generation, self._number, pieces)
         place = self._half * self._half_bytes + self._position
         # With zeros up to the end of the page: what is there is of an older generation, and counts no more.
         self.file.write_at(place, entry + bytes(-(place + len(entry)) % PAGE_BYTES))
+        self.is_unsynced = True
         self._number += 1
         self._position += len(entry)
         self._writing.update(dict.fromkeys(logs))
@@ -158,6 +163,7 @@ class Journal:
         except OSError:
             self._has_failed = True
             raise
+        self.is_unsynced = False
         if self.is_turned:
             self._known[self._half].clear()  # Only now: until then a start might find what was in this half before.
             self.is_turned = False

@@ -8,12 +8,15 @@ entry is not whole, or is of another one: there the power went, or an older gene
 sector without pieces, which is on disk before anything behind it is written over: a disk writes it as a whole or not at
 all, so that of the older generation all is found or nothing.
 
+An entry is on disk before the next one is written. So one that is not whole in front of one that is was not torn, but
+damaged later. Of the last one of a generation that cannot be told.
+
 Behind the last entry are the bytes of older ones, which clients have sent. The salt is what they cannot know: whatever
 looks like an entry there, only the broker can have written one.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -58,6 +61,18 @@ class Entry(NamedTuple):
     pieces: list[Piece]
 
 
+class BadJournal(ValueError):
+    """An entry is damaged that had been on disk."""
+
+
+class _Head(NamedTuple):
+    checksum: int
+    salt: bytes
+    generation: int
+    number: int
+    size: int  # Of the pieces.
+
+
 def pack_entry(salt: bytes, generation: int, number: int, pieces: Sequence[Piece]) -> bytes:
     parts: list[Buffer] = [b""]
     size = 0
@@ -80,28 +95,57 @@ def entry_bytes(pieces: Sequence[Piece]) -> int:
 
 
 def read_journal(content: Buffer) -> list[Entry]:
-    """What a journal's file holds, in the order in which it was written."""
+    """What a journal's file holds, in the order in which it was written; BadJournal when it has held more."""
     half_bytes = len(content) // HALVES
     halves = [memoryview(content)[number * half_bytes :][:half_bytes] for number in range(HALVES)]
-    entries = [entry for half in halves for entry in _read_half(half)]
+    salts = {bytes(half[_HEAD.size :][:SALT_BYTES]) for half in halves} - {bytes(SALT_BYTES)}  # Zeros: unwritten.
+    entries = [entry for half in halves for entry in _read_half(half, salts)]
     return sorted(entries, key=lambda entry: entry.generation)  # Those of a generation stay in order.
 
 
-def _read_half(half: memoryview) -> Iterator[Entry]:
+def _read_half(half: memoryview, salts: Collection[bytes]) -> Iterator[Entry]:
     """Those of the generation that begins in this half, as far as it is whole."""
-    salt, generation, number, position = b"", -1, 0, 0
-    while position + ENTRY_HEAD_BYTES <= len(half):
-        magic, checksum = _HEAD.unpack_from(half, position)
-        found_salt, found, found_number, size = _ENTRY.unpack_from(half, position + _HEAD.size)
-        start, end = position + ENTRY_HEAD_BYTES, position + ENTRY_HEAD_BYTES + size
-        if number == 0:
-            salt, generation = found_salt, found
-        if (magic, found_salt, found, found_number) != (_MAGIC, salt, generation, number) or end > len(half):
-            return
-        if crc32c(half[position + _HEAD.size : end]) != checksum:
-            return
-        yield Entry(generation, list(_read_pieces(half[start:end])))
-        position, number = end + -end % SECTOR_BYTES, number + 1
+    last: _Head | None = None
+    position = 0
+    while (head := _head_at(half, position)) is not None and _follows(head, last) and _is_whole(half, position, head):
+        start, end = position + ENTRY_HEAD_BYTES, position + ENTRY_HEAD_BYTES + head.size
+        yield Entry(head.generation, list(_read_pieces(half[start:end])))
+        position, last = end + -end % SECTOR_BYTES, head
+    for behind in range(position + SECTOR_BYTES, len(half), SECTOR_BYTES):
+        head = _head_at(half, behind)
+        if head is not None and _is_later(head, last, salts) and _is_whole(half, behind, head):
+            number = 0 if last is None else last.number + 1
+            raise BadJournal(f"entry {number} is not whole, and entry {head.number} of generation {head.generation} is")
+
+
+def _head_at(half: memoryview, position: int) -> _Head | None:
+    """What the broker has written of an entry, or what looks like it."""
+    if position + ENTRY_HEAD_BYTES > len(half):
+        return None
+    magic, checksum = _HEAD.unpack_from(half, position)
+    return _Head(checksum, *_ENTRY.unpack_from(half, position + _HEAD.size)) if magic == _MAGIC else None
+
+
+def _is_whole(half: memoryview, position: int, head: _Head) -> bool:
+    end = position + ENTRY_HEAD_BYTES + head.size
+    return end <= len(half) and crc32c(half[position + _HEAD.size : end]) == head.checksum
+
+
+def _follows(head: _Head, last: _Head | None) -> bool:
+    if last is None:
+        return head.number == 0
+    return (head.salt, head.generation, head.number) == (last.salt, last.generation, last.number + 1)
+
+
+def _is_later(head: _Head, last: _Head | None, salts: Collection[bytes]) -> bool:
+    """Whether it was written when what follows `last` had been on disk.
+
+    Without the first one the generation is not known, and any will do: a disk does not tear a sector. For the salt
+    there is the other half.
+    """
+    if last is None:
+        return head.salt in salts and head.number > 0
+    return (head.salt, head.generation) == (last.salt, last.generation) and head.number > last.number
 
 
 def _read_pieces(entry: memoryview) -> Iterator[Piece]:

@@ -11,7 +11,7 @@ from penstock.base.errors import Refused
 from penstock.base.logging import get_logger
 from penstock.base.types import Offset
 from penstock.storage.fs import FileSystem
-from penstock.storage.journal_format import VOID, LogKey, Piece, read_journal
+from penstock.storage.journal_format import VOID, BadJournal, LogKey, Piece, read_journal
 from penstock.storage.log import Log
 from penstock.storage.recovery import JournalSpan, SyncFailed
 from penstock.wire.batch import BatchHeader, read_header
@@ -31,10 +31,22 @@ class JournalReplay:
         self._disowned: set[LogKey] = set()  # Logs that are no more, and of which another start would find pieces.
 
     def load(self) -> None:
-        """Read the journal, if there is one. Waits for the disk."""
+        """Read the journal, if there is one. Waits for the disk.
+
+        OSError when it is damaged: nobody knows which logs it has had records of, and of which it has said that they
+        are void. It stays where it is, so that the next start finds it, too.
+        """
         if not self._fs.exists(self._path):
             return
-        for entry in read_journal(self._fs.read_all(self._path)):
+        try:
+            entries = read_journal(self._fs.read_all(self._path))
+        except BadJournal as bad:
+            raise OSError(
+                f"{self._path} is damaged ({bad}), and acknowledged records may have been there alone. If other brokers"
+                " have all partitions of this one, empty its data directory, and it copies them; if not, move the"
+                " journal away, and the newest records are lost that the logs' own files lack"
+            ) from bad  # Without a number, for which there are words of the system's.
+        for entry in entries:
             for piece in entry.pieces:
                 if piece.kind == VOID:
                     self.drop(piece.key)
