@@ -1032,6 +1032,101 @@ def test_damage_that_the_journal_tells_of_is_known_to_later_starts(tmp_path, poi
         assert "damaged on disk" in run(later())
 
 
+@pytest.mark.parametrize(
+    ("config", "rolls"), [(CONFIG, 1), (CONFIG, 2), (TopicConfig(cleanup_policy=frozenset({"compact"})), 1)]
+)
+@pytest.mark.parametrize("lost", ["end", "sector", "offset"])
+def test_without_recovery_points_a_closed_segment_gets_back_what_the_journal_has(tmp_path, config, rolls, lost):
+    """A power cut just behind a roll: the name of the new file is on disk, and the end of the old one is not."""
+    sizes = []
+
+    async def first():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path, config=config)
+        sizes.append(log.active.size)
+        append(log, (b"journaled",), keys=(b"k",))
+        await commit(logs, log)
+        assert (log.synced_end, log.filed_end) == (2, 1)
+        for _ in range(rolls):
+            append(log, (b"unacked",), keys=(b"l",))
+            log.roll()
+
+    async def second():
+        logs = started(PosixFileSystem(), tmp_path)
+        log = logs.open(*topic(0), config)
+        logs.end_replay(())
+        assert (values_of(read_all(log)), log.failure) == ([b"value", b"journaled"], None)
+
+    run(first())
+    path = tmp_path / "topic0-0" / "00000000000000000000.log"
+    content = bytearray(path.read_bytes())
+    if lost == "end":
+        del content[sizes[0] :]
+    elif lost == "sector":
+        content[sizes[0] : sizes[0] + 20] = bytes(20)
+    else:
+        content[sizes[0] + 4] ^= 1
+    path.write_bytes(content)
+    (tmp_path / RECOVERY_POINT_CHECKPOINT).write_bytes(b"unreadable")
+    run(second())
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_without_recovery_points_nothing_is_cut_that_was_synced_behind_what_the_journal_has(tmp_path, is_damaged):
+    async def first():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)
+        append(log, (b"journaled",))
+        await commit(logs, log)
+        for _ in range(3):
+            append(log, (b"x" * PIECE_BYTES_MAX,))
+            await commit(logs, log)
+            assert is_filed(log)
+            log.roll()
+        append(log, (b"acked",))
+        await commit(logs, log)
+
+    async def second():
+        logs = started(PosixFileSystem(), tmp_path)
+        log = logs.open(*topic(0), CONFIG)
+        assert values_of(read_all(log))[-1] == b"acked"
+        assert len(read_all(log)) == 6
+
+    run(first())
+    (tmp_path / RECOVERY_POINT_CHECKPOINT).write_bytes(b"unreadable")
+    if is_damaged:  # One that the journal does not have.
+        path = tmp_path / "topic0-0" / "00000000000000000003.log"
+        content = bytearray(path.read_bytes())
+        content[100] ^= 1
+        path.write_bytes(content)
+    run(second())
+
+
+def test_without_recovery_points_a_compacted_log_keeps_what_is_behind_its_gaps(tmp_path):
+    async def first():
+        logs, (log, *_) = await serving(PosixFileSystem(), tmp_path, config=GAPPY)
+        for key in (b"same", b"kept", b"same"):
+            append(log, (b"journaled",), keys=(key,))
+            await commit(logs, log)
+        assert log.filed_end == 1
+        for _ in range(2):
+            append(log, (b"x" * PIECE_BYTES_MAX,), keys=(b"same",))
+            await commit(logs, log)
+        append(log, (b"acked",), keys=(b"acked",))
+        await commit(logs, log)
+        assert is_filed(log)
+        await logs.cleaner.clean_all()
+        return log.log_end, values_of(read_all(log))
+
+    async def second(found):
+        logs = started(PosixFileSystem(), tmp_path)
+        log = logs.open(*topic(0), GAPPY)
+        assert (log.log_end, values_of(read_all(log)), log.failure) == (*found, None)
+
+    found = run(first())
+    assert len(found[1]) < found[0]
+    (tmp_path / RECOVERY_POINT_CHECKPOINT).write_bytes(b"unreadable")
+    run(second(found))
+
+
 GAPPY = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=1000, min_cleanable_dirty_ratio=0.0)
 
 

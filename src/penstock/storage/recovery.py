@@ -73,8 +73,8 @@ def open_log(
 ) -> Recovery:
     """Load the segments of the log's directory and bring it into a state that can be appended to and read.
 
-    `recovery_point` None: it could not be read. Segments are synced soon after they are closed, so all but the last one
-    then counts as promised. `distrust_cache`: a sync has failed before, so that what reads well may be on no disk.
+    `recovery_point` None: it could not be read, and is guessed. `distrust_cache`: a sync has failed before, so that
+    what reads well may be on no disk.
     """
     directory = partition_log.directory
     fs.mkdir(directory)
@@ -84,7 +84,7 @@ def open_log(
         names = fs.listdir(directory)
     bases = [base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None]
     if recovery_point is None:
-        recovery_point = bases[-1] if bases else Offset(0)
+        recovery_point = _guessed_point(partition_log, fs, bases, journal_span)
     recovery_point = max(recovery_point, journal_span.filed_end)
     opening = _Opening(partition_log, fs, recovery_point, clean, distrust_cache, journal_span)
     if bases:
@@ -102,6 +102,43 @@ def _clear_leftovers(fs: FileSystem, directory: str, names: list[str]) -> None:
     for name in fs.listdir(directory):
         if name.endswith(LEFTOVER_SUFFIXES):
             fs.remove(f"{directory}/{name}")
+
+
+def _guessed_point(partition_log: Log, fs: FileSystem, bases: list[Offset], journal: JournalSpan) -> Offset:
+    """Where the recovery point may have been: segments are synced soon after they are closed.
+
+    So all but the last one counts as promised. Unless one lacks what the journal has: when that was closed, no sync of
+    its own has followed, and nothing behind it was promised.
+    """
+    for number, base in enumerate(bases[:-1]):
+        following = bases[number + 1]
+        if following > journal.filed_end and base < journal.end:
+            end = _sound_end(partition_log, fs, base, following, journal)
+            # Only the last closed segment ends for certain where the next one begins: so compaction leaves it.
+            is_gap = not partition_log.config.is_compacted or following == bases[-1]
+            if end is None or (is_gap and journal.filed_end <= end < min(following, journal.end)):
+                return journal.filed_end
+    return bases[-1] if bases else Offset(0)
+
+
+def _sound_end(
+    partition_log: Log, fs: FileSystem, base: Offset, following: Offset, journal: JournalSpan
+) -> Offset | None:
+    """Where the batches of a closed segment end; None when one is unsound of those that the journal has."""
+    next_offset = base
+    path = segment_path(partition_log.directory, base, LOG_SUFFIX)
+    with contextlib.closing(fs.open(path)) as file:
+        try:
+            for found in scan_batches(file.read, 0, file.size(), base):
+                header = found.header
+                due = journal.gaps.get(next_offset, next_offset)
+                is_gap = header.base_offset != due and not partition_log.config.is_compacted
+                if is_gap or header.next_offset > following:  # The checksum does not cover the base offset.
+                    raise BadBatch(found.position, f"base offset {header.base_offset} where {due} was due")
+                next_offset = Offset(header.next_offset)
+        except BadBatch:
+            return None if journal.filed_end <= next_offset < journal.end else following
+    return next_offset
 
 
 class _Opening:
