@@ -235,6 +235,51 @@ def test_none_is_made_where_it_is_not_wanted_or_hardly_used(tmp_path):
     run(life(64 << 20))
 
 
+@pytest.mark.parametrize("size", [JOURNAL_BYTES, 32 << 20])
+def test_none_is_made_by_a_stop(tmp_path, size):
+    async def life():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path, penstock_journal_bytes=size)
+        for number in range(40):
+            logs.open(*topic(number), CONFIG)
+        logs.end_replay(())
+        made = []
+        fs.before = lambda operation, path: made.append(path) if operation == "create" else None
+        await logs.stop()
+        assert f"{tmp_path}/{PATH}" not in made
+
+    run(life())
+
+
+def test_none_is_made_for_syncs_that_it_could_not_have_taken(tmp_path):
+    """Of new files, of side files alone, of more than a piece, and of the log's own file on demand."""
+
+    async def life():
+        logs = started(PosixFileSystem(), tmp_path, penstock_journal_bytes=32 << 20)
+        opened = [logs.open(*topic(number), CONFIG) for number in range(40)]
+        logs.end_replay(())
+        await commit(logs, *opened)
+        for log in opened:
+            log.put_side_file("leader-epoch-checkpoint", b"0\n0\n")
+        await logs.checkpoint()
+        await logs.commit.finish()
+        for log in opened:
+            append(log, (b"x" * PIECE_BYTES_MAX,))
+        await commit(logs, *opened)
+        for log in opened:
+            append(log)
+            logs.commit.request(log, is_filed=True)
+        await logs.commit.finish()
+        assert not logs.commit._background
+        assert not (tmp_path / PATH).exists()
+        for log in opened:
+            append(log)
+        await commit(logs, *opened)
+        await until(lambda: logs._journal.file is not None)
+
+    run(life())
+
+
 # Failures
 
 

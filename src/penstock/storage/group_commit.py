@@ -13,7 +13,7 @@ from functools import partial
 
 from penstock.base.logging import get_logger
 from penstock.storage.flush import Journaled
-from penstock.storage.journal import ENTRY_BYTES_MAX, Journal
+from penstock.storage.journal import ENTRY_BYTES_MAX, Journal, is_piece
 from penstock.storage.journal_format import NOWHERE, RECORDS, VOID, LogKey, Piece
 from penstock.storage.log import Log
 
@@ -28,7 +28,7 @@ class GroupCommit:
         """`on_failure` is told what could not be synced."""
         self._on_failure = on_failure
         self._tasks: dict[Log, asyncio.Task[None]] = {}  # Who sees to each log that has a sync under way or due.
-        self._shareable = 0  # Syncs of single logs beside those of others.
+        self._shareable = 0  # Syncs of single logs beside those of others that a journal could have taken.
         self._journal = journal
         self._may_journal = False  # Nothing of an older journal is needed any more, and none has been made.
         self._gathered: dict[Log, None] = {}  # For the next entry.
@@ -106,11 +106,8 @@ class GroupCommit:
     def _begin_alone(self, partition_log: Log) -> None:
         task = self._tasks[partition_log] = asyncio.get_running_loop().create_task(self._sync(partition_log))
         task.add_done_callback(lambda _: self._forget(partition_log, task))
-        if len(self._tasks) > 1 and partition_log.config.durability == "fsync":
-            self._shareable += 1
-        if self._may_journal and self._journal is not None and self._shareable >= self._journal.syncs_before:
-            self._may_journal = False
-            self._run_in_background(self._make_journal(self._journal))
+        if self._may_journal and self._journal is not None:
+            self._maybe_make_journal(self._journal, partition_log)
 
     async def _sync(self, partition_log: Log) -> None:
         is_whole, partition_log.is_sync_wanted = partition_log.is_sync_wanted, False
@@ -244,6 +241,18 @@ class GroupCommit:
     def allow_journal(self) -> None:
         """There is no journal of the last life any more."""
         self._may_journal = True
+
+    def forbid_journal(self) -> None:
+        """None is made from now on. One that is there stays."""
+        self._may_journal = False
+
+    def _maybe_make_journal(self, journal: Journal, partition_log: Log) -> None:
+        """A log is about to be synced by itself: make a journal once enough of those would have been in it."""
+        if len(self._tasks) > 1 and partition_log.is_sync_wanted and is_piece(partition_log):
+            self._shareable += 1
+        if self._shareable >= journal.syncs_before:
+            self._may_journal = False
+            self._run_in_background(self._make_journal(journal))
 
     async def _make_journal(self, journal: Journal) -> None:
         try:

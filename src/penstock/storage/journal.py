@@ -107,7 +107,7 @@ class Journal:
         return (
             self.file is not None
             and not self.is_ending
-            and 0 < partition_log.journal_bytes <= PIECE_BYTES_MAX
+            and is_piece(partition_log)
             and (partition_log in self._writing or len(self._writing) + others < OWING_MAX)
         )
 
@@ -218,3 +218,8 @@ class Journal:
     def on_void(self, key: LogKey) -> None:
         """The journal says for good that what it had of the log up to now counts no more."""
         self._voids_due.discard(key)
+
+
+def is_piece(partition_log: Log) -> bool:
+    """Whether what is unsynced of the log is records alone, and few enough for a journal."""
+    return 0 < partition_log.journal_bytes <= PIECE_BYTES_MAX

@@ -181,6 +181,7 @@ class LogManager:
 
     async def stop(self) -> None:
         """Sync everything, note how far, and mark the stop as clean."""
+        self.commit.forbid_journal()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
