@@ -13,7 +13,7 @@ from penstock.base.types import Offset, TopicPartition
 from penstock.sim.process import Killed
 from penstock.storage.format import RECOVERY_POINT_CHECKPOINT
 from penstock.storage.fs import PosixFileSystem
-from penstock.storage.journal import PAGE_BYTES, PIECE_BYTES_MAX
+from penstock.storage.journal import PAGE_BYTES, PIECE_BYTES_MAX, TURNED_AWAY_TIMES
 from penstock.storage.journal_format import (
     ENTRY_HEAD_BYTES,
     NOWHERE,
@@ -785,6 +785,79 @@ def test_no_more_logs_owe_a_half_than_may(tmp_path, monkeypatch):
     run(life())
 
 
+def test_a_log_with_a_place_takes_none_of_the_others(tmp_path, monkeypatch):
+    async def life():
+        monkeypatch.setattr("penstock.storage.journal.OWING_MAX", 5)
+        logs, opened = await serving(PosixFileSystem(), tmp_path, count=12)
+        for entry in (opened[:4], opened):
+            for log in entry:
+                append(log)
+            await commit(logs, *entry)
+        assert logs._journal.owing == opened[:5]
+
+    run(life())
+
+
+def open_files(opened):
+    return sum(segment._file is not None for log in opened for segment in log.segments)
+
+
+def test_logs_that_owe_the_journal_leave_files_to_others(tmp_path):
+    async def life():
+        options = {"files_max": 40, "penstock_journal_bytes": 1 << 20}
+        logs, opened = await serving(PosixFileSystem(), tmp_path, count=200, **options)
+        for log in 3 * opened:
+            append(log)
+            await commit(logs, log)
+            assert open_files(opened) <= 40
+        assert len(logs._journal.owing) == 10
+        assert all(log.synced_end == 4 for log in opened)
+
+    run(life())
+
+
+def test_who_comes_later_gets_the_places_of_those_that_are_idle(tmp_path):
+    async def life():
+        options = {"files_max": 40, "penstock_journal_bytes": 1 << 20}
+        logs, opened = await serving(PosixFileSystem(), tmp_path, count=20, **options)
+        idle, busy = opened[:10], opened[10:]
+        for log in opened:
+            append(log)
+        await commit(logs, *opened)
+        assert logs._journal.owing == idle
+        for _ in range(TURNED_AWAY_TIMES + 1):
+            assert all(is_filed(log) for log in busy)
+            for log in busy:
+                append(log)
+            await commit(logs, *busy)
+        assert not any(is_filed(log) for log in busy)
+        await until(lambda: logs._journal.owing == busy)
+
+    run(life())
+
+
+def test_logs_that_are_all_busy_share_many_syncs_for_each_of_their_own(tmp_path):
+    """Were their places given to others at once, each would be synced as often as without a journal, and in it too."""
+
+    async def life():
+        fs = FailingFileSystem()
+        options = {"files_max": 40, "penstock_journal_bytes": 1 << 20}
+        logs, opened = await serving(fs, tmp_path, count=30, **options)
+        fs.syncs.clear()
+        rounds = 100
+        for _ in range(rounds):
+            for log in opened:
+                append(log)
+            await commit(logs, *opened)
+        await until(lambda: not logs.commit._background)
+        generations = logs._journal._generation
+        assert 0 < generations <= rounds * 20 // (TURNED_AWAY_TIMES * 10)
+        own = sum(not path.endswith(PATH) for path in fs.syncs)
+        assert own <= rounds * 20 + generations * 10
+
+    run(life())
+
+
 def test_a_request_for_the_file_counts_from_when_it_is_made(tmp_path):
     async def life():
         logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)
@@ -1485,7 +1558,7 @@ def test_nothing_is_void_after_a_failed_sync(tmp_path):
 def test_a_large_topic_that_is_deleted_holds_up_no_producer(tmp_path):
     async def life():
         fs = FailingFileSystem()
-        logs, (*deleted, kept) = await serving(fs, tmp_path, count=101, penstock_journal_bytes=1 << 20)
+        logs, (*deleted, kept) = await serving(fs, tmp_path, count=101, files_max=1000, penstock_journal_bytes=1 << 20)
         for log in (*deleted, kept):
             append(log)
         await commit(logs, *deleted, kept)

@@ -35,6 +35,17 @@ def test_what_is_in_use_stays_open():
     assert (busy.released, idle.released, third.released) == (0, 1, 0)
 
 
+def test_those_that_were_in_use_at_once_are_all_closed_later():
+    limits = SegmentLimits(files_max=2)
+    holders = [Holder(in_use=True) for _ in range(10)]
+    for holder in holders:
+        limits.on_file_opened(holder)
+    for holder in holders:
+        holder.in_use = False
+    limits.on_file_opened(Holder())
+    assert [holder.closed for holder in holders] == [1] * 9 + [0]
+
+
 def test_a_forgotten_segment_is_not_closed_again():
     limits = SegmentLimits(files_max=1)
     gone = Holder()

@@ -66,6 +66,8 @@ class GroupCommit:
                 self._tasks[partition_log] = self._entry  # It begins the next one, which then sees to this log.
         else:
             self._begin_alone(partition_log)
+            if self._journal is not None:
+                self._note_unshared(self._journal, partition_log)
 
     def _tell(self, partition_log: Log, tell: Callable[[], None]) -> None:
         """Tell the log of its sync, and whoever waits for it."""
@@ -106,8 +108,6 @@ class GroupCommit:
     def _begin_alone(self, partition_log: Log) -> None:
         task = self._tasks[partition_log] = asyncio.get_running_loop().create_task(self._sync(partition_log))
         task.add_done_callback(lambda _: self._forget(partition_log, task))
-        if self._may_journal and self._journal is not None:
-            self._maybe_make_journal(self._journal, partition_log)
 
     async def _sync(self, partition_log: Log) -> None:
         is_whole, partition_log.is_sync_wanted = partition_log.is_sync_wanted, False
@@ -163,12 +163,12 @@ class GroupCommit:
         gathered, self._gathered = self._gathered, {}
         logs: list[tuple[Log, Journaled]] = []
         pieces: list[Piece] = []
-        size = 0
+        size = others = 0
         for partition_log in gathered:
             key = partition_log.key
             if partition_log.failure is not None:
                 self._fail(partition_log)
-            elif key is None or not journal.takes(partition_log, others=len(logs)):  # Much has come since.
+            elif key is None or not journal.takes(partition_log, others=others):  # Much has come since.
                 self._begin_alone(partition_log)
             elif size >= ENTRY_BYTES_MAX:
                 self._gathered[partition_log] = None
@@ -182,6 +182,7 @@ class GroupCommit:
                 pieces.append(Piece(key, RECORDS, journaled.start, journaled.batches))
                 logs.append((partition_log, journaled))
                 size += len(journaled.batches)
+                others += journal.is_new(partition_log)
         return logs, pieces
 
     async def _append(self, journal: Journal, pieces: Sequence[Piece], logs: Sequence[Log]) -> bool:
@@ -192,7 +193,8 @@ class GroupCommit:
     async def _append_next(self, journal: Journal, pieces: Sequence[Piece], logs: Sequence[Log]) -> bool:
         if journal.file is None:
             return False
-        if not journal.fits(pieces) and (not journal.may_turn(pieces) or not self._turn(journal)):
+        is_over = not journal.fits(pieces) or (logs and journal.is_turn_due)  # What is void needs no place.
+        if is_over and (not journal.may_turn(pieces) or not self._turn(journal)):
             return False
         if journal.is_unsynced:
             await journal.sync()
@@ -246,13 +248,18 @@ class GroupCommit:
         """None is made from now on. One that is there stays."""
         self._may_journal = False
 
-    def _maybe_make_journal(self, journal: Journal, partition_log: Log) -> None:
-        """A log is about to be synced by itself: make a journal once enough of those would have been in it."""
-        if len(self._tasks) > 1 and partition_log.is_sync_wanted and is_piece(partition_log):
-            self._shareable += 1
-        if self._shareable >= journal.syncs_before:
-            self._may_journal = False
-            self._run_in_background(self._make_journal(journal))
+    def _note_unshared(self, journal: Journal, partition_log: Log) -> None:
+        """A log is synced by itself. Once a journal could have taken enough of those, one is made, or has to turn."""
+        is_shareable = partition_log.is_sync_wanted and is_piece(partition_log)
+        if journal.file is not None:
+            if is_shareable:
+                journal.on_turned_away()
+        elif self._may_journal:
+            if is_shareable and len(self._tasks) > 1:
+                self._shareable += 1
+            if self._shareable >= journal.syncs_before:
+                self._may_journal = False
+                self._run_in_background(self._make_journal(journal))
 
     async def _make_journal(self, journal: Journal) -> None:
         try:

@@ -3,8 +3,9 @@
 To sync a log's own file costs the file system some metadata each time, and there are as many syncs as logs with new
 records. The space of the journal was filled once and is written over and over: its sync writes data alone.
 
-What it has of a log counts until the log's own file is synced. When one half of it is full, those logs are asked for
-that, while the other half is written to. Until they have done it there may be no room, and logs are synced alone.
+What it has of a log counts until the log's own file is synced. When one half of it is full, or other logs have long
+found no place in it, those logs are asked for that, while the other half is written to. Until they have done it there
+may be no room, and logs are synced alone.
 
 A start after a crash finds here what the logs' files lack (journal_replay.py). A clean stop leaves no journal.
 """
@@ -31,6 +32,12 @@ from penstock.storage.log import Log
 PIECE_BYTES_MAX = 32 << 10
 ENTRY_BYTES_MAX = 512 << 10  # Up to here the sync takes the time, not the bytes.
 OWING_MAX = 512  # Logs with pieces in one half, whose files stay open.
+FILES_SHARE = 4  # Each half may keep so small a part of the files open that may be: two quarters are for other logs.
+# A half ends early once so many syncs for each of its places have found none there: else those that came first would
+# keep them, be they idle or not. To turn has as many files synced as logs owe the half. Each of those has a piece in
+# it, so they are never more than without a journal; but who has only one has gained nothing. With ten thousand busy
+# logs and 512 places each of those shares three syncs for the one that it then needs; with 16 times it would be none.
+TURNED_AWAY_TIMES = 64
 FILL_BYTES = 1 << 20
 # A broker whose logs hardly ever have a sync to share needs no journal: to fill it takes a while, and the space.
 BYTES_PER_SYNC = 2 << 20
@@ -40,7 +47,8 @@ PAGE_BYTES = 4 << 10  # Pages are written as a whole: of one that is in part, th
 
 
 class Journal:
-    def __init__(self, *, fs: FileSystem, path: str, size: int, random: Random) -> None:
+    def __init__(self, *, fs: FileSystem, path: str, size: int, files_max: int, random: Random) -> None:
+        """`files_max`: how many files of logs may be open."""
         self.path = path
         self.file: File | None = None  # While there is one.
         self.is_ending = False  # It takes no more.
@@ -53,6 +61,9 @@ class Journal:
         self._half_bytes = size // HALVES // PAGE_BYTES * PAGE_BYTES
         self._void_bytes = self._half_bytes // VOID_SHARE
         self.syncs_before = size // BYTES_PER_SYNC  # How many it could have shared show that it is worth to be made.
+        self._owing_max = min(OWING_MAX, files_max // FILES_SHARE)
+        self._turned_away_max = TURNED_AWAY_TIMES * self._owing_max
+        self._turned_away = 0  # Syncs that have found no place in the half that is being written.
         self._random = random
         self._salt = b""
         self._generation = 0  # The one that is being written; it is in half `generation % HALVES`.
@@ -103,13 +114,30 @@ class Journal:
     # Writing
 
     def takes(self, partition_log: Log, *, others: int = 0) -> bool:
-        """Whether the journal is a place for what is unsynced of the log, and of so many others."""
+        """Whether the journal is a place for what is unsynced of the log, and of so many others that are new to it."""
         return (
             self.file is not None
             and not self.is_ending
             and is_piece(partition_log)
-            and (partition_log in self._writing or len(self._writing) + others < OWING_MAX)
+            and (not self.is_new(partition_log) or self._taken_places + others < self._owing_max)
         )
+
+    def is_new(self, partition_log: Log) -> bool:
+        """Whether the log has no place yet in the half that the next entry goes to."""
+        return self.is_turn_due or partition_log not in self._writing
+
+    @property
+    def _taken_places(self) -> int:
+        return 0 if self.is_turn_due else len(self._writing)
+
+    def on_turned_away(self) -> None:
+        """A log is synced by itself that the journal would have taken, had there been a place."""
+        self._turned_away += 1
+
+    @property
+    def is_turn_due(self) -> bool:
+        """Whether others shall have the places of those that owe this half. It stays so until `turn`."""
+        return self._turned_away >= self._turned_away_max and not self._owing[self._next_half]
 
     def fits(self, pieces: Sequence[Piece]) -> bool:
         """Whether there is room for them in the half that is being written to."""
@@ -134,6 +162,7 @@ class Journal:
         owing = list(self._writing)
         self._generation += 1
         self._number, self._position = 1, SECTOR_BYTES
+        self._turned_away = 0
         self.is_turned = self.is_unsynced = True
         return owing
 

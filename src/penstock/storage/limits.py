@@ -26,7 +26,8 @@ class SegmentLimits:
             for candidate in [held for held in self._files if held is not segment]:
                 if candidate.maybe_close_file():
                     del self._files[candidate]
-                    break
+                    if len(self._files) <= self._files_max:  # Not before: many may have been in use at once.
+                        break
 
     def on_indexes_loaded(self, segment: Holder) -> None:
         self._indexes[segment] = None

@@ -89,6 +89,7 @@ class LogManager:
                 fs=fs,
                 path=self._path(JOURNAL),
                 size=config.penstock_journal_bytes,
+                files_max=files_max,
                 random=random or SystemRandom(),
             )
         self._replay = JournalReplay(fs, self._path(JOURNAL))
