@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import gc
 from uuid import UUID
 
 import pytest
@@ -1573,3 +1574,184 @@ def test_a_large_topic_that_is_deleted_holds_up_no_producer(tmp_path):
         assert fs.syncs.count(f"{tmp_path}/{PATH}") == 2
 
     run(life())
+
+
+# What is void of many logs
+
+
+async def begin_cut(logs, log):
+    """One that waits for the journal."""
+    cut = asyncio.create_task(logs.truncate(log, Offset(1)))
+    await until(lambda: log not in logs.commit._tasks and log.flush_in_flight)
+    return cut
+
+
+async def cut_together(logs, chosen):
+    """Cuts of these logs that all wait for the journal, which is free again."""
+    async with logs.commit._journal_lock:
+        return await asyncio.gather(*(begin_cut(logs, log) for log in chosen))
+
+
+def hold_journal(fs):
+    """The next sync of the journal waits for the event; the other one says that it has come."""
+    carry_out, gate, has_come = fs.sync, asyncio.Event(), asyncio.Event()
+
+    async def slowly(file):
+        if file.path.endswith(PATH) and not has_come.is_set():
+            has_come.set()
+            await gate.wait()
+        await carry_out(file)
+
+    fs.sync = slowly
+    return gate, has_come
+
+
+def test_many_logs_that_are_cut_hold_up_no_producer(tmp_path):
+    """After a failover, for example."""
+
+    async def life():
+        fs = FailingFileSystem()
+        options = {"files_max": 1000, "penstock_journal_bytes": 1 << 20}
+        logs, (led, *followed) = await serving(fs, tmp_path, count=201, **options)
+        for log in (led, *followed):
+            append(log, (b"tail",))
+        await commit(logs, led, *followed)
+        cuts = await cut_together(logs, followed)
+        fs.syncs.clear()
+        append(led, (b"acked",))
+        await commit(logs, led)
+        assert fs.syncs.count(f"{tmp_path}/{PATH}") <= 2
+        await asyncio.gather(*cuts)
+        assert all(log.log_end == 1 for log in followed)
+        assert fs.syncs.count(f"{tmp_path}/{PATH}") <= 2
+
+    run(life())
+
+
+def test_what_was_cut_off_of_many_logs_does_not_come_back():
+    async def first(machine):
+        logs, opened = await serving(machine.fs, "data", count=5)
+        for log in opened:
+            append(log, (b"cut",))
+        await commit(logs, *opened)
+        await asyncio.gather(*await cut_together(logs, opened))
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        for number in range(5):
+            assert values_of(read_all(logs.open(*topic(number), CONFIG))) == [b"value"]
+
+    restarted(first, second)
+
+
+def test_a_cut_that_is_given_up_neither_spoils_the_others_nor_makes_anything_void():
+    async def first(machine):
+        logs, (log, *others) = await serving(machine.fs, "data")
+        for one in (log, *others):
+            append(one, (b"tail",))
+        await commit(logs, log, *others)
+        gate, has_come = hold_journal(machine.fs)
+        cuts = [await begin_cut(logs, others[0])]
+        await has_come.wait()
+        given_up = await begin_cut(logs, log)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        append(log, (b"acked",))
+        entry = asyncio.create_task(commit(logs, log))
+        cuts.append(await begin_cut(logs, others[1]))
+        gate.set()
+        await asyncio.gather(entry, *cuts)
+        assert (log.synced_end, log.filed_end) == (3, 2)
+        assert [other.log_end for other in others] == [1, 1]
+
+    restarted(first, finds([b"value", b"tail", b"acked"]))
+
+
+def test_who_gives_up_a_cut_leaves_the_journal_to_nobody_while_it_is_synced(tmp_path):
+    """Of two syncs of a file that fails, the kernel may tell one that all is well."""
+
+    async def life():
+        fs = FailingFileSystem()
+        logs, (log, *_) = await serving(fs, tmp_path)
+        append(log)
+        await commit(logs, log)
+        gate, has_come = hold_journal(fs)
+        cut = await begin_cut(logs, log)
+        await has_come.wait()
+        cut.cancel()
+        await asyncio.wait([cut])
+        assert logs.commit._journal_lock.locked()
+        gate.set()
+        await until(lambda: not logs.commit._journal_lock.locked())
+
+    run(life())
+
+
+def test_nobody_cuts_a_log_when_what_is_void_could_not_be_synced(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs, opened = await serving(fs, tmp_path)
+        for log in opened:
+            append(log)
+        await commit(logs, *opened)
+        fs.before = fail("sync", suffix=PATH, code=errno.EIO)
+        cuts = await cut_together(logs, opened)
+        assert [type(error) for error in await asyncio.gather(*cuts, return_exceptions=True)] == [Refused] * 3
+        assert "the journal" in logs.offline
+        assert [log.log_end for log in opened] == [2] * 3
+
+    run(life())
+
+
+def test_nobody_waits_for_a_journal_whose_fault_is_no_error_of_the_disk(tmp_path):
+    async def life():
+        told = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        logs, opened = await serving(PosixFileSystem(), tmp_path)
+        for log in opened:
+            append(log)
+        await commit(logs, *opened)
+        write, fault = logs._journal.write, ValueError("for this test")
+
+        def fails(pieces, chosen):
+            raise fault
+
+        logs._journal.write = fails
+        cuts = await cut_together(logs, opened)
+        assert [type(error) for error in await asyncio.gather(*cuts, return_exceptions=True)] == [Refused] * 3
+        logs._journal.write = write
+        await asyncio.gather(*await cut_together(logs, opened))
+        assert [log.log_end for log in opened] == [1] * 3
+        gc.collect()
+        assert told == [fault]
+
+    run(life())
+
+
+def test_a_cut_that_waits_makes_nothing_void_of_a_log_in_the_place_of_its_own():
+    async def first(machine):
+        logs, (known, unknown, _) = await serving(machine.fs, "data")
+        append(known)
+        await commit(logs, known)
+        append(unknown)
+        gate, has_come = hold_journal(machine.fs)
+        cuts = [await begin_cut(logs, known)]
+        await has_come.wait()
+        cuts.append(await begin_cut(logs, unknown))
+        logs.delete(topic(1)[0])
+        again = logs.open(*topic(1), CONFIG)
+        append(again, (b"new",))
+        await commit(logs, again)
+        append(again, (b"acked",))
+        entry = asyncio.create_task(commit(logs, again))
+        await asyncio.sleep(0.1)
+        gate.set()
+        await entry
+        await asyncio.gather(*cuts, return_exceptions=True)
+        assert (again.synced_end, again.filed_end) == (2, 1)
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        assert values_of(read_all(logs.open(*topic(1), CONFIG))) == [b"new", b"acked"]
+
+    restarted(first, second)

@@ -19,7 +19,8 @@ from penstock.storage.log import Log
 
 log = get_logger(__name__)
 
-# Said to be void by one entry, or a large topic that is deleted would hold up all others by as many syncs.
+# Said to be void by one entry, or a large topic that is deleted, or a failover that has many followers' logs cut, would
+# hold up all others by as many syncs.
 VOIDS_MAX = 256
 
 
@@ -35,6 +36,7 @@ class GroupCommit:
         self._entry: asyncio.Task[None] | None = None  # That is being written.
         # One at a time: of two syncs of a file that fails, the kernel may tell one that all is well.
         self._journal_lock = asyncio.Lock()
+        self._voiding: asyncio.Task[None] | None = None  # Who writes what is void, while somebody waits for that.
         self._background: set[asyncio.Task[None]] = set()
 
     def request(self, partition_log: Log, *, is_whole: bool = True, is_filed: bool = False) -> None:
@@ -273,27 +275,41 @@ class GroupCommit:
         `is_gone`: of one that was deleted; nothing is done if somebody has seen to that. OSError: a start might.
         """
         journal = self._journal
-        if journal is None:
-            return
+        if journal is None or (is_gone and not journal.is_void_due(key)):
+            return  # There may be another log in its place, and its records in the journal.
+        waiter = journal.want_void(key)
+        if self._voiding is None:
+            # Not by one of those that wait: who is cancelled would leave the lock while the sync is under way.
+            self._voiding = asyncio.get_running_loop().create_task(self._write_voids(journal))
+        error = await waiter
+        if error is not None:
+            raise error
+
+    async def _write_voids(self, journal: Journal) -> None:
+        """Until nobody waits for it."""
+        error = OSError(errno.EIO, "the journal does not say what is void")  # The event loop is told why.
+        try:
+            while journal.is_void_wanted:
+                await self._write_next_voids(journal)
+        except OSError as failure:
+            error = failure
+        finally:
+            self._voiding = None
+            journal.refuse_voids(error)
+
+    async def _write_next_voids(self, journal: Journal) -> None:
         for count_max in (VOIDS_MAX, 1):
             async with self._journal_lock:
-                if is_gone and not journal.is_void_due(key):
-                    return  # There may be another log in its place, and its records in the journal.
-                # Not asked before: what a half had is known to be gone when the sync of its first sector is done.
-                if journal.file is None or not journal.knows(key):
-                    journal.on_void(key)
-                    return
-                keys = journal.with_due(key, count_max)
-                if await self._append_voids(journal, keys):
-                    for void in keys:
-                        journal.on_void(void)
+                keys = journal.wanted_voids(count_max)
+                if not keys or journal.file is None or await self._append_voids(journal, keys):
+                    for key in keys:
+                        journal.on_void(key)
                     return
             await self._file(journal, journal.owing)  # That makes room.
         log.warning("the journal is given up: it has no room for what is void, and logs have failed that need it")
         await self.drop_journal()
         if journal.file is not None:
             raise OSError(errno.ENOSPC, "the journal has no room, and cannot be removed")
-        journal.on_void(key)
 
     async def _append_voids(self, journal: Journal, keys: Sequence[LogKey]) -> bool:
         try:

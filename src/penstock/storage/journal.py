@@ -10,6 +10,7 @@ may be no room, and logs are synced alone.
 A start after a crash finds here what the logs' files lack (journal_replay.py). A clean stop leaves no journal.
 """
 
+import asyncio
 import errno
 import itertools
 from collections.abc import Sequence
@@ -72,6 +73,7 @@ class Journal:
         self._owing: list[dict[Log, None]] = [{} for _ in range(HALVES)]  # Their own files lack what each half has.
         self._known: list[set[LogKey]] = [set() for _ in range(HALVES)]  # Logs with pieces in each half, void or not.
         self._voids_due: set[LogKey] = set()  # Logs that are gone. Until the journal says so none may be made anew.
+        self._void_waiters: dict[LogKey, list[asyncio.Future[OSError | None]]] = {}  # Those, or logs about to be cut.
 
     async def open(self) -> None:
         """Make the file and fill it, so that no write of an entry has to find space."""
@@ -232,21 +234,58 @@ class Journal:
     def on_gone(self, partition_log: Log) -> None:
         """The log is about to be deleted: one that comes in its place is not to meet what is left of it here."""
         self.on_filed(partition_log)
-        if partition_log.key is not None and self.knows(partition_log.key):
+        if partition_log.key is None:
+            return
+        if self.knows(partition_log.key):
             self._voids_due.add(partition_log.key)
+        else:
+            self.on_void(partition_log.key)  # Who waits to cut it may not make void what comes in its place.
 
     def is_void_due(self, key: LogKey | None) -> bool:
         """Whether a log with this key is gone, and the journal does not say so yet."""
         return key in self._voids_due
 
-    def with_due(self, key: LogKey, count_max: int) -> list[LogKey]:
-        """The key, and up to `count_max` in all of those that are gone: one entry can say it of them together."""
-        others = (due for due in self._voids_due if due != key and self.knows(due))
-        return [key, *itertools.islice(others, count_max - 1)]
+    def want_void(self, key: LogKey) -> asyncio.Future[OSError | None]:
+        """Done when what there is of the log up to now is void; with an error when it may not be.
+
+        Who cancels it wants it no more: the log may be written to again.
+        """
+        waiter: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+        self._void_waiters.setdefault(key, []).append(waiter)
+        return waiter
+
+    def wanted_voids(self, count_max: int) -> list[LogKey]:
+        """What one entry is to say of so many logs together: those that somebody waits for, then others that are gone.
+
+        Without those of which there is nothing. Not to be asked before it can be written: what a half had is known to
+        be gone when the sync of its first sector is done.
+        """
+        for key, waiters in list(self._void_waiters.items()):
+            if all(waiter.done() for waiter in waiters):
+                del self._void_waiters[key]  # They have been cancelled.
+            elif not self.knows(key):
+                self.on_void(key)
+        others = (due for due in self._voids_due if due not in self._void_waiters and self.knows(due))
+        return list(itertools.islice(itertools.chain(self._void_waiters, others), count_max))
+
+    @property
+    def is_void_wanted(self) -> bool:
+        return bool(self._void_waiters)
 
     def on_void(self, key: LogKey) -> None:
         """The journal says for good that what it had of the log up to now counts no more."""
         self._voids_due.discard(key)
+        self._tell_void_waiters(key, None)
+
+    def refuse_voids(self, error: OSError) -> None:
+        """Whoever waits for one waits in vain."""
+        for key in list(self._void_waiters):
+            self._tell_void_waiters(key, error)
+
+    def _tell_void_waiters(self, key: LogKey, error: OSError | None) -> None:
+        for waiter in self._void_waiters.pop(key, ()):
+            if not waiter.done():
+                waiter.set_result(error)
 
 
 def is_piece(partition_log: Log) -> bool:
