@@ -12,7 +12,7 @@ from penstock.base.errors import Refused
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
 from penstock.sim.process import Killed
-from penstock.storage.format import RECOVERY_POINT_CHECKPOINT
+from penstock.storage.format import RECOVERY_POINT_CHECKPOINT, SYNC_FAILED_MARKER
 from penstock.storage.fs import PosixFileSystem
 from penstock.storage.journal import PAGE_BYTES, PIECE_BYTES_MAX, TURNED_AWAY_TIMES
 from penstock.storage.journal_format import (
@@ -1394,6 +1394,47 @@ def test_halves_begin_with_a_sector(tmp_path, size):
         assert max(entry.generation for entry in read_journal((tmp_path / PATH).read_bytes())) == 2
 
     run(life())
+
+
+def test_what_reads_well_but_is_on_no_disk_is_written_again():
+    """The sync of a log's own file has failed, and so has the note of that; the next start has the same page cache."""
+    found = [b"value", b"x" * 600, b"acked", b"unasked"]
+
+    async def first(machine):
+        logs, (log, *_) = await serving(machine.fs, "data")
+        append(log, (b"x" * 600,))
+        append(log, (b"acked",))
+        await commit(logs, log)
+        assert (log.synced_end, log.filed_end) == (3, 1)
+        append(log, (b"unasked",))
+        make = machine.disk.create
+
+        def full(path):
+            if path.endswith(SYNC_FAILED_MARKER):
+                raise OSError(errno.ENOSPC, "full", path)
+            return make(path)
+
+        machine.disk.create = full
+        machine.disk.fail_syncs.add(machine.disk.syncs + 1)
+        logs.commit.request(log, is_filed=True)
+        await logs.commit.finish(log)
+        assert logs.offline
+        assert not machine.fs.exists(f"data/{SYNC_FAILED_MARKER}")
+        machine.disk.create = make
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        log = logs.open(*topic(0), CONFIG)
+        logs.end_replay(())
+        assert values_of(read_all(log)) == found
+        assert not machine.fs.exists(f"data/{PATH}")
+
+    for seed in range(20):
+        machine = Machine(seed)
+        machine.run(first(machine))
+        machine.run(second(machine))
+        machine.cut_power()
+        machine.run(finds(found)(machine))
 
 
 # Found by the fourth review

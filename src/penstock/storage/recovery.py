@@ -311,6 +311,7 @@ class _Opening:
                 for found in self._batches(segment.file.read, position, file_bytes, next_offset):
                     self._check(segment, found, next_offset)
                     segment.note_scanned(found.position, found.header, interval)
+                    self._renew(segment, found)
                     self.bytes_scanned += found.header.size
                     next_offset = Offset(found.header.next_offset)
                 return next_offset, None
@@ -326,6 +327,16 @@ class _Opening:
                     return self._offset_behind(segment, next_offset), None
                 segment.size = position = after.position
                 next_offset = Offset(after.header.base_offset)
+
+    def _renew(self, segment: Segment, found: FoundBatch) -> None:
+        """Write a batch over itself that no sync may have covered, of a log with records in the journal, which will go.
+
+        The sync of this file may have failed, and the note of that as well, on a full disk: then the page counts as
+        clean, and the sync that follows would write nothing. What was acknowledged does not hang on that note.
+        """
+        if self.journal.end > self.recovery_point and found.header.last_offset >= self.recovery_point:
+            with contextlib.closing(self.fs.open(segment.path(), appends=False)) as file:
+                file.write_at(found.position, found.view)
 
     def _check(self, segment: Segment, found: FoundBatch, next_offset: Offset) -> None:
         """BadBatch, or a report below the recovery point, when what the checksum does not cover is wrong."""
