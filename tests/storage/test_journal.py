@@ -817,6 +817,21 @@ def test_logs_that_owe_the_journal_leave_files_to_others(tmp_path):
     run(life())
 
 
+@pytest.mark.parametrize("journal_bytes", [0, 1 << 20])
+def test_files_that_were_all_in_use_at_once_do_not_stay_open(tmp_path, journal_bytes):
+    async def life():
+        options = {"files_max": 40, "penstock_journal_bytes": journal_bytes}
+        logs, opened = await serving(PosixFileSystem(), tmp_path, count=200, **options)
+        for log in opened:
+            append(log)
+        await commit(logs, *opened)
+        assert open_files(opened) > 40
+        await logs.checkpoint()
+        assert open_files(opened) <= 40
+
+    run(life())
+
+
 def test_who_comes_later_gets_the_places_of_those_that_are_idle(tmp_path):
     async def life():
         options = {"files_max": 40, "penstock_journal_bytes": 1 << 20}

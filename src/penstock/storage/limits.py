@@ -22,11 +22,15 @@ class SegmentLimits:
 
     def on_file_opened(self, segment: Holder) -> None:
         self._files[segment] = None
+        self.close_surplus(but=segment)
+
+    def close_surplus(self, *, but: Holder | None = None) -> None:
+        """Close what is too much and no longer in use: many may have been at once, and nobody opens another one."""
         if len(self._files) > self._files_max:
-            for candidate in [held for held in self._files if held is not segment]:
+            for candidate in [held for held in self._files if held is not but]:
                 if candidate.maybe_close_file():
                     del self._files[candidate]
-                    if len(self._files) <= self._files_max:  # Not before: many may have been in use at once.
+                    if len(self._files) <= self._files_max:
                         break
 
     def on_indexes_loaded(self, segment: Holder) -> None:

@@ -376,6 +376,7 @@ class LogManager:
 
     async def checkpoint(self) -> None:
         """Note how far each log is synced and where it begins, if that has changed."""
+        self._limits.close_surplus()
         checkpoints = self._checkpoints
         now_s = self._clock.monotonic()
         for count, (topic_partition, partition_log) in enumerate(list(self.logs.items()), start=1):
