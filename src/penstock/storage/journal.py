@@ -54,8 +54,8 @@ class Journal:
         self.file: File | None = None  # While there is one.
         self.is_ending = False  # It takes no more.
         self.is_turned = False  # The first sector of a half has been written, and has to be synced before the next one.
-        # What was written last may be on no disk. It has to be before the next entry, or that looks like one behind
-        # damage to a start: whoever waited for the sync may have been cancelled, or it has failed.
+        # What was written last may be on no disk: its sync is due, or has failed. It has to be there before the next
+        # entry is written, or that looks to a start like one behind damage.
         self.is_unsynced = False
         self._has_failed = False  # A sync has: an entry may be missing, and then none behind it would be found.
         self._fs = fs
