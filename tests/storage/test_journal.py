@@ -12,6 +12,7 @@ from penstock.base.errors import Refused
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
 from penstock.sim.process import Killed
+from penstock.storage.compaction import CleanedSegment
 from penstock.storage.format import RECOVERY_POINT_CHECKPOINT, SYNC_FAILED_MARKER
 from penstock.storage.fs import PosixFileSystem
 from penstock.storage.journal import PAGE_BYTES, PIECE_BYTES_MAX, TURNED_AWAY_TIMES
@@ -1802,3 +1803,91 @@ def test_a_cut_that_waits_makes_nothing_void_of_a_log_in_the_place_of_its_own():
         assert values_of(read_all(logs.open(*topic(1), CONFIG))) == [b"new", b"acked"]
 
     restarted(first, second)
+
+
+# One at a time
+
+
+async def cut_short(logs, log):
+    await logs.truncate(log, Offset(2))
+
+
+async def cut_whole(logs, log):
+    await logs.start_over(log, Offset(100))
+
+
+async def rolled(machine, journal_bytes):
+    """A log of closed segments that compaction is due for, whose high watermark moves when a cut is done."""
+    logs, (log, *_) = await serving(machine.fs, "data", config=GAPPY, penstock_journal_bytes=journal_bytes)
+    for number in range(4):
+        append(log, (b"old%d" % number,), keys=(b"k%d" % number,))
+        await commit(logs, log)
+        log.roll()
+    append(log, (b"old",), keys=(b"k",))
+    await commit(logs, log)
+    await logs.checkpoint()
+    high_watermark = log.log_end
+    logs.last_stable_offset_of = lambda tp: high_watermark
+    return logs, log
+
+
+def when_cleaned(logs, act):
+    """Do this once, when compaction has written a segment, before that is put in place."""
+    drive = logs.cleaner._drive
+
+    async def drive_and_act(work, partition_log):
+        result = await drive(work, partition_log)
+        if isinstance(result, CleanedSegment):
+            logs.cleaner._drive = drive
+            await act()
+        return result
+
+    logs.cleaner._drive = drive_and_act
+
+
+@pytest.mark.parametrize("journal_bytes", [0, JOURNAL_BYTES])
+@pytest.mark.parametrize("is_cut_first", [False, True])
+@pytest.mark.parametrize(("cut", "left"), [(cut_short, [b"old0", b"new"]), (cut_whole, [b"new"])])
+def test_a_log_is_not_cut_and_compacted_at_a_time(journal_bytes, is_cut_first, cut, left):
+    """Compaction would put what is cut off in place again."""
+
+    async def begin_with_the_cut(machine, logs, log):
+        gate, has_come = hold_next_work(machine)
+        cutting = asyncio.create_task(cut(logs, log))
+        await has_come.wait()
+
+        async def go_on():
+            gate.set()
+            await cutting
+
+        when_cleaned(logs, go_on)
+        await logs.cleaner.clean_all()
+        await go_on()
+
+    async def begin_with_compaction(machine, logs, log):
+        cuts = []
+
+        async def begin_cut():
+            cuts.append(asyncio.create_task(cut(logs, log)))
+            await asyncio.sleep(0.5)
+
+        when_cleaned(logs, begin_cut)
+        await logs.cleaner.clean_all()
+        (cutting,) = cuts
+        await cutting
+
+    async def first(machine):
+        logs, log = await rolled(machine, journal_bytes)
+        await (begin_with_the_cut if is_cut_first else begin_with_compaction)(machine, logs, log)
+        append(log, (b"new",), keys=(b"new",))
+        await commit(logs, log)
+        log.roll()
+        logs.last_stable_offset_of = lambda tp: log.log_end
+        await logs.cleaner.clean_all()
+        assert logs.cleaner.cleaned_to == {log.topic_partition: log.log_end}  # Its turn has come.
+
+    async def second(machine):
+        log = started(machine.fs, "data", penstock_journal_bytes=journal_bytes).open(*topic(0), GAPPY)
+        assert (values_of(read_all(log)), log.failure) == (left, None)
+
+    restarted(first, second, range(5))

@@ -111,7 +111,8 @@ class Cleaner:
     def _dirtiest(self, but_not: set[TopicPartition]) -> tuple[Log, Dirty] | None:
         due: list[tuple[Log, Dirty]] = []
         for topic_partition, partition_log in self._host.logs.items():
-            is_candidate = partition_log.config.is_compacted and partition_log.failure is None
+            is_free = partition_log.failure is None and not partition_log.is_cutting
+            is_candidate = partition_log.config.is_compacted and is_free
             if is_candidate and topic_partition not in but_not and topic_partition not in self.uncleanable:
                 dirty = self._dirty(partition_log)
                 if dirty.is_due(partition_log.config):

@@ -80,6 +80,7 @@ class Log:
         self._is_append_failing = False
         self.is_deleted = False  # Its directory is on its way out: whatever fails in it is no failure of the disk.
         self.is_cleaning = False  # Compaction reads the closed segments: nobody else may take them away.
+        self.is_cutting = False  # It is being shortened, or about to be: no compaction may begin.
         # A transaction has been written here. From that segment on each has an index of the aborted ones, if empty:
         # a missing one is then known to be missing.
         self.has_transactions = False

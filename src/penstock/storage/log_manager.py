@@ -423,9 +423,19 @@ class LogManager:
 
     async def _shorten(self, partition_log: Log, offset: Offset, shorten: Callable[[Offset], list[str]]) -> None:
         """Do what takes away everything from `offset` on, between moving the recovery point and a sync."""
-        # Cleaning reads segments that may be about to go. It is seldom under way, so nobody keeps an event for it.
-        while partition_log.is_cleaning:  # noqa: ASYNC110
-            await asyncio.sleep(CLEANING_POLL_S)
+        partition_log.is_cutting = True
+        try:
+            # Cleaning reads segments that are about to go. It is seldom under way, so nobody keeps an event for it.
+            while partition_log.is_cleaning:  # noqa: ASYNC110
+                await asyncio.sleep(CLEANING_POLL_S)
+            await self._shorten_uncleaned(partition_log, offset, shorten)
+        finally:
+            partition_log.is_cutting = False
+
+    async def _shorten_uncleaned(
+        self, partition_log: Log, offset: Offset, shorten: Callable[[Offset], list[str]]
+    ) -> None:
+        """The same, of a log that nobody cleans meanwhile."""
         # Also without new records: a tail that the start has cut off may wait for its sync.
         self.commit.request(partition_log, is_filed=True)
         await self.commit.finish(partition_log)
