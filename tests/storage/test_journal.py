@@ -1891,3 +1891,44 @@ def test_a_log_is_not_cut_and_compacted_at_a_time(journal_bytes, is_cut_first, c
         assert (values_of(read_all(log)), log.failure) == (left, None)
 
     restarted(first, second, range(5))
+
+
+# Deleted and back
+
+
+def fail_to_move(source, target):
+    raise OSError(errno.EIO, "could not be renamed", source)
+
+
+@pytest.mark.parametrize("journal_bytes", [0, JOURNAL_BYTES])
+@pytest.mark.parametrize("number", [pytest.param(0, id="known to the start"), pytest.param(9, id="made since")])
+def test_a_directory_that_a_deleted_log_has_left_is_looked_at_though_the_start_was_clean(journal_bytes, number):
+    async def clean(machine):
+        logs, _ = await serving(machine.fs, "data", penstock_journal_bytes=journal_bytes)
+        await logs.stop()
+
+    async def first(machine):
+        logs, _ = await serving(machine.fs, "data", penstock_journal_bytes=journal_bytes)
+        assert logs._clean
+        topic_partition, topic_id = topic(number)
+        log = logs.logs.get(topic_partition) or logs.open(topic_partition, topic_id, CONFIG)
+        append(log, (b"unsynced",))
+        machine.fs.rename = fail_to_move
+        logs.delete(topic_partition)
+        del machine.fs.rename
+        again = logs.open(topic_partition, topic_id, CONFIG)
+        assert again.synced_end == again.log_end  # A leader hears of that, and counts on it.
+        return values_of(read_all(again))
+
+    async def second(machine, values):
+        log = started(machine.fs, "data", penstock_journal_bytes=journal_bytes).open(*topic(number), CONFIG)
+        assert log.failure is None
+        assert values_of(read_all(log)) == values
+
+    for seed in range(20):
+        machine = Machine(seed)
+        machine.run(clean(machine))
+        values = machine.run(first(machine))
+        assert values[-1] == b"unsynced"
+        machine.cut_power()
+        machine.run(second(machine, values))

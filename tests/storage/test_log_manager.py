@@ -1,5 +1,6 @@
 import asyncio
 import errno
+import re
 from uuid import UUID
 
 import pytest
@@ -198,6 +199,32 @@ def test_a_topic_deleted_while_it_is_being_synced_takes_nothing_else_down(tmp_pa
     run(life())
 
 
+def test_a_partition_that_comes_back_and_goes_again_while_its_files_are_being_removed(tmp_path):
+    class Slow(FailingFileSystem):
+        async def run(self, function):
+            await go_on.wait()
+            return await super().run(function)
+
+    async def life():
+        logs = started(Slow(), tmp_path)
+        for _ in range(3):
+            log = logs.open(TP, TOPIC_ID, CONFIG)
+            assert (log.log_end, read_all(log)) == (0, [])
+            append(log)
+            logs.delete(TP)
+            assert not (tmp_path / "data" / "topic-0").exists()
+        names = [path.name for path in (tmp_path / "data").iterdir() if path.name.endswith("-delete")]
+        assert len(names) == 3
+        assert all(re.fullmatch(r"(\S+)-(\S+)\.(\S+)-delete", name) for name in names)  # Kafka knows no others.
+        go_on.set()
+        await asyncio.gather(*logs._tasks)
+        assert not any(path.is_dir() for path in (tmp_path / "data").iterdir())
+        await logs.stop()
+
+    go_on = asyncio.Event()
+    run(life())
+
+
 def test_a_recreated_topic_inherits_no_checkpoint_even_after_a_crash(tmp_path):
     async def life():
         logs = started(FailingFileSystem(), tmp_path)
@@ -234,6 +261,23 @@ def test_a_deleted_directory_that_cannot_be_moved_is_set_aside_later(tmp_path):
         fs.before = succeed
         log = logs.open(TP, OTHER_ID, CONFIG)
         assert (log.log_end, read_all(log)) == (0, [])
+        await logs.stop()
+
+    run(life())
+
+
+def test_a_new_directory_that_could_not_be_moved_away_has_its_name_on_disk_when_it_is_opened_again(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        append(logs.open(TP, TOPIC_ID, CONFIG))
+        fs.before = fail("rename", suffix="topic-0", code=errno.EIO)
+        logs.delete(TP)
+        synced = []
+        fs.before = lambda operation, path: synced.append(path) if operation == "sync_dir" else None
+        log = logs.open(TP, TOPIC_ID, CONFIG)
+        assert log.synced_end == log.log_end == 1
+        assert {f"{tmp_path}/data", f"{tmp_path}/data/topic-0"} <= set(synced)
         await logs.stop()
 
     run(life())

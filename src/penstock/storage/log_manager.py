@@ -13,6 +13,7 @@ penstock.journal                   the newest records of many logs, unless the s
 
 import asyncio
 import errno
+import itertools
 from collections.abc import Callable, Coroutine, Iterable
 from random import Random, SystemRandom
 from typing import NamedTuple
@@ -99,7 +100,8 @@ class LogManager:
         self._sync_interval_s = config.log_flush_offset_checkpoint_interval_ms / 1000
         self._cleaner_enable = config.log_cleaner_enable
         self._limits = SegmentLimits(files_max=files_max)
-        self._clean = False
+        self._clean = False  # The last life has ended in order.
+        self._untouched: set[str] = set()  # Directories as the last life has left them: not opened in this one.
         self._distrust_cache = False  # A sync has failed before this start.
         self._has_sync_failed = False  # A sync has failed since.
         self._checkpoints = OffsetCheckpoints(fs=fs, data_dir=self.data_dir)
@@ -107,6 +109,7 @@ class LogManager:
         self._jump_guard = JumpGuard()
         self._tasks: list[asyncio.Task[None]] = []
         self._removals: set[asyncio.TimerHandle] = set()
+        self._deletions = itertools.count(1)  # A start leaves no directory of deleted ones.
         self.cleaner = Cleaner(
             fs=fs,
             clock=clock,
@@ -140,7 +143,9 @@ class LogManager:
             self._replay.load()
         # Also for the directories that a killed broker had just made: new records in them rely on their names.
         fs.sync_dir(self.data_dir)
-        for name in fs.listdir(self.data_dir):
+        names = fs.listdir(self.data_dir)
+        self._untouched = set(names)
+        for name in names:
             if name.endswith(DELETE_MARK):
                 fs.remove_tree(self._path(name))
 
@@ -216,7 +221,8 @@ class LogManager:
 
     def open(self, topic_partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         """The partition's log, recovered if need be, new if there was none."""
-        directory = self._path(partition_directory(topic_partition))
+        name = partition_directory(topic_partition)
+        directory = self._path(name)
         key = LogKey(topic_id, topic_partition.partition)
         if self._journal is not None and self._journal.is_void_due(key):
             # A start would take the records of the one before for ours.
@@ -240,8 +246,14 @@ class LogManager:
             limits=self._limits,
         )
         partition_log.key = key
+        is_untouched = name in self._untouched
+        self._untouched.discard(name)
+        if found_id is not None and not is_untouched:
+            # Left by a log of this life, which could not be moved away perhaps. Not even its name need be on disk.
+            self._fs.sync_dir(self.data_dir)
+        clean = self._clean and is_untouched
         try:
-            recovery = self._recover(partition_log, key)
+            recovery = self._recover(partition_log, key, clean=clean)
         except SyncFailed:
             self._mark_sync_failed()
             self._distrust_cache = True  # Whoever tries again here would sync what the kernel now calls clean.
@@ -251,7 +263,7 @@ class LogManager:
             partition_log.put_side_file(PARTITION_METADATA, encode_topic_id(topic_id))
         if recovery.damaged:
             self.damaged[topic_partition] = recovery.damaged
-        if recovery.bytes_scanned and not self._clean:
+        if recovery.bytes_scanned and not clean:
             log.info("log recovered", partition=topic_partition, scanned=recovery.bytes_scanned, cut=recovery.bytes_cut)
         if self.offline is not None:
             partition_log.fail(self.offline)
@@ -260,7 +272,7 @@ class LogManager:
         self._topic_ids[topic_partition] = topic_id
         return partition_log
 
-    def _recover(self, partition_log: Log, key: LogKey) -> Recovery:
+    def _recover(self, partition_log: Log, key: LogKey, *, clean: bool) -> Recovery:
         """Find out what the log's own files hold, then add what only the journal has."""
         journal_span = self._replay.span_of(key)
         self._checkpoints.raise_recovery_point(partition_log.topic_partition, journal_span[0])
@@ -269,7 +281,7 @@ class LogManager:
             self._fs,
             recovery_point=self._checkpoints.recovery_point(partition_log.topic_partition),
             log_start=self._checkpoints.log_start(partition_log.topic_partition),
-            clean=self._clean,
+            clean=clean,
             distrust_cache=self._distrust_cache,
             journal_span=journal_span,
         )
@@ -298,8 +310,11 @@ class LogManager:
         self.damaged.pop(topic_partition, None)
         self._checkpoints.remove(topic_partition)
         self.cleaner.forget(topic_partition)
+        # Numbered: a partition that goes, comes back and goes again finds what is left of the first time. The form is
+        # Kafka's, which does not start beside another one.
+        name = f"{topic_id.hex}-{topic_partition.partition}.{next(self._deletions)}{DELETE_MARK}"
         try:
-            partition_log.move(self._path(f"{topic_id.hex}-{topic_partition.partition}{DELETE_MARK}"))
+            partition_log.move(self._path(name))
         except OSError as error:
             # It stays where it is; a new topic of that name has another id, and sets it aside.
             log.error("deleted partition could not be moved away", partition=topic_partition, error=error)
