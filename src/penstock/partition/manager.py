@@ -58,7 +58,7 @@ class PartitionManager:
         self._has_roles = False  # Whether the broker is registered.
         self._own: BrokerRegistration | None = None  # As the image has it.
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._unopened: dict[tuple[str, int], None] = {}  # Ours, but the disk did not let us.
+        self._unopened: dict[tuple[str, int], None] = {}  # Ours, but the disk did not let us; tried in this order.
         self._queued: dict[tuple[str, int], None] = {}  # Ours, and soon to be opened.
         self._opening: asyncio.Task[None] | None = None
         self._refused = RefusedBatches()
@@ -313,7 +313,10 @@ class PartitionManager:
             topic = self._topics[topic_name]
             self._open(topic, topic.partitions[number], self._topic_config(topic))
             if (topic_name, number) in self._unopened:
-                break  # The disk is as full as before: no need to ask it for all the others.
+                # Behind the others, next time: what keeps this one shut may be its own affair.
+                del self._unopened[topic_name, number]
+                self._unopened[topic_name, number] = None
+                break  # Or the disk is as full as before: no need to ask it for all the others.
 
     def _partition(self, topic: TopicImage, partition_log: Log) -> Partition:
         partition = Partition(
