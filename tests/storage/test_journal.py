@@ -923,6 +923,38 @@ def test_who_is_told_of_a_sync_and_fails_spoils_it_for_nobody(tmp_path):
     run(life())
 
 
+@pytest.mark.parametrize("method", ["takes", "fits", "write", "sync"])
+def test_an_entry_that_fails_for_a_reason_of_ours_leaves_nobody_waiting(tmp_path, method):
+    async def life():
+        told, failed = [], []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+        logs, (log, other, third) = await serving(PosixFileSystem(), tmp_path)
+        for one in (log, other):
+            one.on_failed = lambda one=one: failed.append(one)
+            append(one)
+            logs.commit.request(one)
+        works = getattr(logs._journal, method)
+
+        def fails(*_, **__):
+            append(third)  # For the next entry.
+            logs._journal.__dict__[method] = works
+            logs.commit.request(third)
+            raise ValueError("for this test")
+
+        logs._journal.__dict__[method] = fails
+        await logs.commit.finish()
+        assert told == ["for this test"]
+        assert failed == [log, other]
+        for one in (log, other):
+            assert (one.flush_in_flight, one.synced_end) == (False, 1)
+            with pytest.raises(Refused, match="its entry could not be written"):
+                append(one)
+        assert (third.failure, third.synced_end) == (None, 2)
+        assert logs.offline is None
+
+    run(life())
+
+
 def test_a_stop_is_not_clean_while_the_journal_is_needed(tmp_path):
     async def life():
         logs, (log, *_) = await serving(PosixFileSystem(), tmp_path)

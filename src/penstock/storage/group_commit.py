@@ -150,6 +150,12 @@ class GroupCommit:
                 self._fail(partition_log)
             logs = []
             self._on_failure("the journal", error)
+        except Exception as error:  # As in `_tell`: nobody may wait in vain for a fault of ours.
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "an entry of the journal could not be written", "exception": error}
+            )
+            logs = []
+            self._fail_entry(error)
         finally:
             self._entry = None
             if self._gathered:
@@ -159,6 +165,13 @@ class GroupCommit:
                 self._fail(partition_log)
                 continue
             self._tell(partition_log, partial(partition_log.on_journaled, journaled))
+
+    def _fail_entry(self, error: Exception) -> None:
+        """Fail the logs that the entry has not seen to, but for those that wait for the next one."""
+        for partition_log in [of for of, task in self._tasks.items() if task is self._entry]:
+            if partition_log not in self._gathered:
+                partition_log.fail(f"its entry could not be written: {error!r}")
+                self._fail(partition_log)
 
     def _take_gathered(self, journal: Journal) -> tuple[list[tuple[Log, Journaled]], list[Piece]]:
         """What the next entry is to hold. Who does not fit is synced alone, or stays for the one after it."""
