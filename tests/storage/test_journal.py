@@ -1964,3 +1964,41 @@ def test_a_directory_that_a_deleted_log_has_left_is_looked_at_though_the_start_w
         assert values[-1] == b"unsynced"
         machine.cut_power()
         machine.run(second(machine, values))
+
+
+@pytest.mark.parametrize("journal_bytes", [0, JOURNAL_BYTES])
+@pytest.mark.parametrize("stops", [1, 2])
+@pytest.mark.parametrize("is_killed", [pytest.param(True, id="killed"), pytest.param(False, id="not moved away")])
+def test_a_clean_stop_says_nothing_of_a_directory_that_it_did_not_have_open(is_killed, stops, journal_bytes):
+    async def first(machine):
+        logs, (log, *_) = await serving(machine.fs, "data", penstock_journal_bytes=journal_bytes)
+        append(log, (b"unsynced",))
+        if not is_killed:
+            machine.fs.rename = fail_to_move
+            logs.delete(topic(0)[0])
+            del machine.fs.rename
+            await logs.stop()
+
+    async def elsewhere(machine):
+        logs = started(machine.fs, "data", penstock_journal_bytes=journal_bytes)
+        for number in (1, 2):
+            logs.open(*topic(number), CONFIG)
+        logs.end_replay(())
+        await logs.stop()
+
+    async def back(machine):
+        logs = started(machine.fs, "data", penstock_journal_bytes=journal_bytes)
+        assert logs._clean
+        log = logs.open(*topic(0), CONFIG)
+        assert log.synced_end == log.log_end  # A leader hears of that, and counts on it.
+        return values_of(read_all(log))
+
+    for seed in range(20):
+        machine = Machine(seed)
+        machine.run(first(machine))
+        for _ in range(stops):
+            machine.run(elsewhere(machine))
+        values = machine.run(back(machine))
+        assert values[-1] == b"unsynced"
+        machine.cut_power()
+        machine.run(finds(values)(machine))

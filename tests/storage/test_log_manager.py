@@ -80,6 +80,90 @@ def test_a_stop_is_clean_once(tmp_path):
     run(life())
 
 
+def test_a_directory_stays_clean_while_it_is_not_opened(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        log = logs.open(TP, TOPIC_ID, CONFIG)
+        append(log)
+        await logs.stop()
+        for _ in range(2):
+            logs = started(fs, tmp_path)
+            logs.open(OTHER, OTHER_ID, CONFIG)
+            await logs.stop()
+        logs = started(fs, tmp_path)
+        used = []
+        fs.before = lambda operation, path: used.append((operation, path))
+        log = logs.open(TP, TOPIC_ID, CONFIG)
+        assert log.recovery_point == log.synced_end == log.log_end == 1
+        assert {operation for operation, _ in used} == {"open"}  # Nothing is synced, trimmed or written.
+        await logs.stop()
+
+    run(life())
+
+
+def test_a_directory_that_no_clean_stop_had_open_may_lack_a_name_though_its_records_are_synced(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        log = logs.open(TP, TOPIC_ID, CONFIG)
+        append(log)
+        await commit(logs, log)
+        await logs.checkpoint()
+        assert log.recovery_point == log.log_end
+        log.roll()
+        await started(fs, tmp_path).stop()  # It was killed, and the partition given to another broker.
+        logs = started(fs, tmp_path)
+        log = logs.open(TP, TOPIC_ID, CONFIG)
+        synced = []
+        fs.before = lambda operation, path: synced.append(path) if operation == "sync_dir" else None
+        append(log)
+        await commit(logs, log)
+        assert synced == [log.directory]
+        await logs.stop()
+
+    run(life())
+
+
+@pytest.mark.parametrize("mark", [b"", b'{"version":0,"brokerEpoch":7}', b"0\n2\ntopic-0\n", b"0\n1\ntopic-0", b"\xff"])
+def test_a_mark_that_does_not_name_what_is_clean_is_of_no_directory(tmp_path, mark):
+    async def life():
+        logs = started(PosixFileSystem(), tmp_path)
+        append(logs.open(TP, TOPIC_ID, CONFIG))
+        await logs.stop()
+        path = tmp_path / "data" / ".kafka_cleanshutdown"
+        assert path.read_bytes() == b"0\n1\ntopic-0\n"
+        path.write_bytes(mark)
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        assert not path.exists()
+        trimmed = []
+        fs.before = lambda operation, path: trimmed.append(path) if operation == "trim" else None
+        log = logs.open(TP, TOPIC_ID, CONFIG)
+        assert (log.synced_end, log.log_end, log.failure) == (1, 1, None)
+        assert trimmed == [log.active.path()]  # As after a crash.
+
+    run(life())
+
+
+def test_a_stop_is_not_clean_of_a_log_that_is_being_cut(tmp_path):
+    async def life():
+        logs = started(FailingFileSystem(), tmp_path)
+        log, other = logs.open(TP, TOPIC_ID, CONFIG), logs.open(OTHER, OTHER_ID, CONFIG)
+        for one in (log, log, other):
+            append(one)
+        go_on, store = asyncio.Event(), logs._checkpoints.store
+        logs._checkpoints.store = go_on.wait
+        cut = asyncio.create_task(logs.truncate(log, Offset(1)))
+        await until(lambda: log.synced_end == 1)
+        logs._checkpoints.store = store
+        await logs.stop()
+        assert started(FailingFileSystem(), tmp_path)._clean == {"other-3"}
+        cut.cancel()
+
+    run(life())
+
+
 def test_a_stop_on_a_full_disk_is_not_clean_and_loses_nothing(tmp_path):
     async def life():
         fs = FailingFileSystem()

@@ -5,7 +5,7 @@ recovery-point-offset-checkpoint   per partition, below what everything has been
 log-start-offset-checkpoint        per partition, where the log begins
 replication-offset-checkpoint      per partition with other replicas, a high watermark that it had
 cleaner-offset-checkpoint          per compacted partition, below what no key is there twice (cleaner.py)
-.kafka_cleanshutdown               there after a clean stop: nothing needs a recovery scan
+.kafka_cleanshutdown               there after a clean stop: which directories need no recovery scan
 .penstock_sync_failed              there after a failed sync: what the page cache holds may be on no disk
 penstock.journal                   the newest records of many logs, unless the stop was clean (journal.py)
 <topic>-<partition>/               one log (format.py)
@@ -25,7 +25,7 @@ from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
-from penstock.storage.checkpoint import read_offsets, write_atomically
+from penstock.storage.checkpoint import read_lines, read_offsets, write_lines
 from penstock.storage.cleaner import Cleaner, CleanerHost
 from penstock.storage.format import (
     CLEAN_SHUTDOWN_MARKER,
@@ -100,7 +100,7 @@ class LogManager:
         self._sync_interval_s = config.log_flush_offset_checkpoint_interval_ms / 1000
         self._cleaner_enable = config.log_cleaner_enable
         self._limits = SegmentLimits(files_max=files_max)
-        self._clean = False  # The last life has ended in order.
+        self._clean: frozenset[str] = frozenset()  # Directories that the last life has left in order.
         self._untouched: set[str] = set()  # Directories as the last life has left them: not opened in this one.
         self._distrust_cache = False  # A sync has failed before this start.
         self._has_sync_failed = False  # A sync has failed since.
@@ -134,8 +134,8 @@ class LogManager:
         self._checkpoints.load()
         self.cleaner.cleaned_to = read_offsets(fs, self._path(CLEANER_CHECKPOINT)) or {}
         self._distrust_cache = fs.exists(self._path(SYNC_FAILED_MARKER))
-        self._clean = fs.exists(self._path(CLEAN_SHUTDOWN_MARKER))
-        if self._clean:
+        if fs.exists(self._path(CLEAN_SHUTDOWN_MARKER)):
+            self._clean = self._read_clean_stop()
             self._replay.set_aside("it is not of the last life, which has ended in order: that was an older version's")
             # From now on a crash is a crash. Gone for good before the first write.
             fs.remove(self._path(CLEAN_SHUTDOWN_MARKER))
@@ -148,6 +148,12 @@ class LogManager:
         for name in names:
             if name.endswith(DELETE_MARK):
                 fs.remove_tree(self._path(name))
+
+    def _read_clean_stop(self) -> frozenset[str]:
+        path = self._path(CLEAN_SHUTDOWN_MARKER)
+        if self._fs.size(path) == 0:  # An older version's, which did not say what it had open.
+            return frozenset()
+        return frozenset(read_lines(self._fs, path) or ())
 
     def _make_data_dir(self) -> None:
         missing = []
@@ -186,7 +192,7 @@ class LogManager:
             self._tasks.append(loop.create_task(self.cleaner.run(), name="cleaner"))
 
     async def stop(self) -> None:
-        """Sync everything, note how far, and mark the stop as clean."""
+        """Sync everything, note how far, and mark the stop as clean for all that was."""
         self.commit.forbid_journal()
         for task in self._tasks:
             task.cancel()
@@ -213,9 +219,22 @@ class LogManager:
             if not is_damaged and not self._has_sync_failed:
                 if self._distrust_cache:
                     self._fs.remove(self._path(SYNC_FAILED_MARKER))
-                write_atomically(self._fs, self._path(CLEAN_SHUTDOWN_MARKER), b"")
+                write_lines(self._fs, self._path(CLEAN_SHUTDOWN_MARKER), sorted(self._clean_directories()))
         except OSError as error:
             log.error("the stop could not be marked as clean: the next start has to look closer", error=error)
+
+    def _clean_directories(self) -> set[str]:
+        """Those whose files are all on disk.
+
+        Another one may be there: of a partition that a killed broker had and that is hosted elsewhere since, or of a
+        deleted one that could not be moved away. Its recovery point need not tell, which says nothing of names.
+        """
+        synced = {
+            partition_directory(topic_partition)
+            for topic_partition, partition_log in self.logs.items()
+            if partition_log.filed_end == partition_log.log_end  # Not while somebody cuts it.
+        }
+        return synced | (self._clean & self._untouched)
 
     # Logs
 
@@ -251,7 +270,7 @@ class LogManager:
         if found_id is not None and not is_untouched:
             # Left by a log of this life, which could not be moved away perhaps. Not even its name need be on disk.
             self._fs.sync_dir(self.data_dir)
-        clean = self._clean and is_untouched
+        clean = is_untouched and name in self._clean
         try:
             recovery = self._recover(partition_log, key, clean=clean)
         except SyncFailed:
