@@ -449,6 +449,32 @@ def test_after_a_failed_sync_the_next_start_writes_the_log_anew_until_a_stop_is_
     run(life())
 
 
+def test_a_failed_sync_is_remembered_until_a_clean_stop_has_seen_to_every_directory(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        log = logs.open(TP, TOPIC_ID, CONFIG)
+        written = [append(log)]
+        fs.before = fail("sync", suffix=".log", code=errno.EIO)
+        await commit(logs, log)
+        fs.before = succeed
+        await logs.stop()
+        for _ in range(2):  # The partition has been given to another broker.
+            logs = started(fs, tmp_path)
+            logs.open(OTHER, OTHER_ID, CONFIG)
+            await logs.stop()
+        inodes = {path: path.stat().st_ino for path in (tmp_path / "data").glob("*/*.log")}
+        logs = started(fs, tmp_path)
+        logs.open(OTHER, OTHER_ID, CONFIG)
+        assert read_all(logs.open(TP, TOPIC_ID, CONFIG)) == written
+        anew = [path.parent.name for path, inode in inodes.items() if path.stat().st_ino != inode]
+        assert anew == ["topic-0"]
+        await logs.stop()
+        assert not (tmp_path / "data" / ".penstock_sync_failed").exists()
+
+    run(life())
+
+
 def test_a_second_try_to_open_a_log_whose_sync_failed_writes_it_anew(tmp_path):
     async def life():
         fs = FailingFileSystem()

@@ -33,6 +33,7 @@ from penstock.storage.format import (
     JOURNAL,
     PARTITION_METADATA,
     SYNC_FAILED_MARKER,
+    parse_partition_directory,
     partition_directory,
 )
 from penstock.storage.fs import FileSystem
@@ -217,9 +218,10 @@ class LogManager:
                 return  # A log has failed whose records are in there.
             is_damaged = any(partition_log.failure is not None for partition_log in self.logs.values())
             if not is_damaged and not self._has_sync_failed:
-                if self._distrust_cache:
+                clean = self._clean_directories()
+                if self._distrust_cache and self._partition_directories() <= clean:
                     self._fs.remove(self._path(SYNC_FAILED_MARKER))
-                write_lines(self._fs, self._path(CLEAN_SHUTDOWN_MARKER), sorted(self._clean_directories()))
+                write_lines(self._fs, self._path(CLEAN_SHUTDOWN_MARKER), sorted(clean))
         except OSError as error:
             log.error("the stop could not be marked as clean: the next start has to look closer", error=error)
 
@@ -235,6 +237,9 @@ class LogManager:
             if partition_log.filed_end == partition_log.log_end  # Not while somebody cuts it.
         }
         return synced | (self._clean & self._untouched)
+
+    def _partition_directories(self) -> set[str]:
+        return {name for name in self._fs.listdir(self.data_dir) if parse_partition_directory(name) is not None}
 
     # Logs
 
