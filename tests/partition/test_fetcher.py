@@ -6,7 +6,7 @@ from uuid import UUID
 
 from penstock.base.clock import SystemClock
 from penstock.base.types import LeaderEpoch, NodeId, TopicPartition
-from penstock.partition.fetcher import Fetcher
+from penstock.partition.fetcher import REST_S, Fetcher
 from penstock.partition.replication_quota import ReplicationQuota
 from penstock.wire.fetch_request import read_fetch_request
 from penstock.wire.follower_fetch import FOLLOWER_VERSION
@@ -68,6 +68,24 @@ def test_a_partition_that_was_given_to_another_while_its_log_was_cut_is_not_aske
         await fetcher._cut(following, cut())
         fetcher._moved[second.topic_id, 1] = None
         assert asked_for(fetcher) == [1]
+        await fetcher.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_is_still_being_cut_is_asked_for_when_that_is_done() -> None:
+    async def scenario() -> None:
+        fetcher = new_fetcher()
+        one, other = partition(0), partition(1)
+        one.is_truncating = True  # As the leader before wanted it.
+        for each in (one, other):
+            fetcher.follow(each, LeaderEpoch(2), is_in_sync=True)
+        assert asked_for(fetcher) == [1]
+        assert fetcher._wake_rested() == REST_S  # Then it is looked at again.
+        assert asked_for(fetcher) == [1]
+        one.is_truncating = False
+        fetcher._wake_rested()
+        assert asked_for(fetcher) == [0, 1]
         await fetcher.stop()
 
     asyncio.run(scenario())

@@ -116,7 +116,7 @@ class Fetcher:
         partition.on_copies_safe = partial(self._on_safe, partition)
         self._moved[key] = None
         self._forgotten.pop(key, None)
-        if not partition.is_safe:
+        if partition.is_truncating or not partition.is_safe:
             self._rest(following, 0.0)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"fetcher from {self._leader}")
