@@ -153,6 +153,41 @@ def test_after_a_failed_sync_nothing_is_synced_or_acked_again(tmp_path, operatio
     run(scenario())
 
 
+@pytest.mark.parametrize("method", ["run", "sync", "begin_flush"])
+def test_a_sync_that_fails_for_a_reason_of_ours_leaves_nobody_waiting(tmp_path, method):
+    def fails(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    async def scenario():
+        told, failed = [], []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+        fs = FailingFileSystem()
+        commit, failures = committer()
+        log, other = (opened(fs, f"{tmp_path}/{number}") for number in range(2))
+        log.on_failed = lambda: failed.append(log)
+        if method == "sync":  # Of a single file.
+            append(log)
+            commit.request(log)
+            await commit.finish()
+        synced_end = log.synced_end
+        append(log)
+        setattr(log if method == "begin_flush" else fs, method, fails)
+        commit.request(log)
+        commit.request(log)  # Another producer.
+        await commit.finish()
+        assert (told, failed) == (["can't start new thread"], [log])
+        assert (log.flush_in_flight, log.synced_end) == (False, synced_end)
+        with pytest.raises(Refused, match="it could not be synced"):
+            append(log)
+        vars(fs).pop(method, None)
+        append(other)
+        commit.request(other)
+        await commit.finish()
+        assert (other.failure, other.synced_end, failures) == (None, 1, [])
+
+    run(scenario())
+
+
 def test_a_sync_that_ends_after_the_log_has_failed_acks_nothing(tmp_path):
     async def scenario():
         fs = SlowFileSystem()

@@ -76,11 +76,8 @@ class GroupCommit:
         try:
             tell()
         except Exception as error:  # A fault of this log's, and of no other's.
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"{partition_log.topic_partition} was told of its sync", "exception": error}
-            )
-            partition_log.fail(f"it could not be told of its sync: {error!r}")
-            self._fail(partition_log)
+            _report(f"{partition_log.topic_partition} was told of its sync", error)
+            self._fail_for(partition_log, "it could not be told of its sync", error)
         else:
             self._go_on(partition_log)
 
@@ -95,6 +92,11 @@ class GroupCommit:
     def _fail(self, partition_log: Log) -> None:
         self._tasks.pop(partition_log, None)
         partition_log.on_flush_failed()
+
+    def _fail_for(self, partition_log: Log, reason: str, error: Exception) -> None:
+        """Fail a log for a fault of ours, for which nobody may wait in vain."""
+        partition_log.fail(f"{reason}: {error!r}")
+        self._fail(partition_log)
 
     def _forget(self, partition_log: Log, task: asyncio.Task[None]) -> None:
         """The task has ended, perhaps by an exception, of which the event loop is told: nobody may wait for it."""
@@ -113,13 +115,17 @@ class GroupCommit:
 
     async def _sync(self, partition_log: Log) -> None:
         is_whole, partition_log.is_sync_wanted = partition_log.is_sync_wanted, False
-        flush = partition_log.begin_flush(is_whole=is_whole)
         try:
+            flush = partition_log.begin_flush(is_whole=is_whole)
             await flush.carry_out()
         except OSError as error:
             self._fail(partition_log)
             if not partition_log.is_deleted:  # Its directory has moved away, and no one waits for it any more.
                 self._on_failure(str(partition_log.topic_partition), error)
+            return
+        except Exception as error:  # As in `_tell`.
+            _report(f"{partition_log.topic_partition} could not be synced", error)
+            self._fail_for(partition_log, "it could not be synced", error)
             return
         if partition_log.failure is not None:
             self._fail(partition_log)  # Another sync failed meanwhile: this one's word counts no more.
@@ -150,10 +156,8 @@ class GroupCommit:
                 self._fail(partition_log)
             logs = []
             self._on_failure("the journal", error)
-        except Exception as error:  # As in `_tell`: nobody may wait in vain for a fault of ours.
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "an entry of the journal could not be written", "exception": error}
-            )
+        except Exception as error:  # As in `_tell`.
+            _report("an entry of the journal could not be written", error)
             logs = []
             self._fail_entry(error)
         finally:
@@ -170,8 +174,7 @@ class GroupCommit:
         """Fail the logs that the entry has not seen to, but for those that wait for the next one."""
         for partition_log in [of for of, task in self._tasks.items() if task is self._entry]:
             if partition_log not in self._gathered:
-                partition_log.fail(f"its entry could not be written: {error!r}")
-                self._fail(partition_log)
+                self._fail_for(partition_log, "its entry could not be written", error)
 
     def _take_gathered(self, journal: Journal) -> tuple[list[tuple[Log, Journaled]], list[Piece]]:
         """What the next entry is to hold. Who does not fit is synced alone, or stays for the one after it."""
@@ -352,6 +355,10 @@ class GroupCommit:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _report(message: str, error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 
 def _note_unwritten(error: OSError) -> None:
