@@ -367,6 +367,30 @@ def test_a_new_directory_that_could_not_be_moved_away_has_its_name_on_disk_when_
     run(life())
 
 
+def test_a_cut_of_a_deleted_log_leaves_the_one_alone_that_is_in_its_directory_now(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        log = logs.open(TP, TOPIC_ID, CONFIG)
+        written = [append(log) for _ in range(3)]
+        go_on = asyncio.Event()
+        logs._checkpoints.store = go_on.wait
+        cut = asyncio.create_task(logs.truncate(log, Offset(1)))
+        await until(lambda: log.synced_end == 1)
+        del logs._checkpoints.store
+        fs.before = fail("rename", suffix="topic-0", code=errno.EIO)
+        logs.delete(TP)
+        fs.before = succeed
+        again = logs.open(TP, TOPIC_ID, CONFIG)
+        go_on.set()
+        with pytest.raises(Refused, match="deleted"):
+            await cut
+        assert (read_all(again), again.synced_end) == (written, 3)
+        await logs.stop()
+
+    run(life())
+
+
 def test_damage_that_recovery_finds_is_kept_for_the_operator(tmp_path):
     async def life():
         logs = started(FailingFileSystem(), tmp_path)

@@ -478,20 +478,19 @@ class LogManager:
         # Also without new records: a tail that the start has cut off may wait for its sync.
         self.commit.request(partition_log, is_filed=True)
         await self.commit.finish(partition_log)
-        if partition_log.failure is not None:
-            raise Refused(ErrorCode.kafka_storage_error, partition_log.failure)
+        _check_sound(partition_log)
         partition_log.flush_in_flight = True  # Nobody syncs it, deletes of it or appends to it meanwhile.
         try:
             if partition_log.key is not None:
                 await self._void(partition_log.key)
-                if partition_log.failure is not None:  # Deleted meanwhile, perhaps, and another is in its place.
-                    raise Refused(ErrorCode.kafka_storage_error, partition_log.failure)
+                _check_sound(partition_log)  # Deleted meanwhile, perhaps, and another is in its place.
             points = self._checkpoints.recovery_points
             partition_log.synced_end = min(partition_log.synced_end, offset)
             partition_log.filed_end = min(partition_log.filed_end, offset)
             partition_log.recovery_point = min(partition_log.recovery_point, offset)
             points[partition_log.topic_partition] = min(points.get(partition_log.topic_partition, offset), offset)
             await self._checkpoints.store()
+            _check_sound(partition_log)  # As above: the other may be in the same directory even.
             paths = shorten(offset)
             self.cleaner.on_truncated(partition_log.topic_partition, offset)
         finally:
@@ -579,3 +578,8 @@ class LogManager:
 
         handle = asyncio.get_running_loop().call_later(delay_ms / 1000, remove)
         self._removals.add(handle)
+
+
+def _check_sound(partition_log: Log) -> None:
+    if partition_log.failure is not None:
+        raise Refused(ErrorCode.kafka_storage_error, partition_log.failure)
