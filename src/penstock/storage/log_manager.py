@@ -172,8 +172,10 @@ class LogManager:
         OSError when it is. A log that cannot be opened now may be shortened later, when nobody remembers the journal.
         """
         for key in self._replay.left(list(unopened)):
-            raise OSError(errno.EIO, f"partition {key.partition} of topic {key.topic_id} cannot be opened, and its "
-                          "newest records are in the journal alone")  # fmt: skip
+            raise OSError(
+                f"partition {key.partition} of topic {key.topic_id} cannot be opened, for the reason above, and its"
+                " newest records are in the journal alone. Mend that, on a full disk by making room, and start again"
+            )  # Without a number, for which there are words of the system's.
         hosted = [partition_log.key for partition_log in self.logs.values() if partition_log.key is not None]
         if damaged := self._replay.left(hosted):
             self._checkpoints.store_now()  # Up to where they had been: a start without the journal has to miss it, too.
