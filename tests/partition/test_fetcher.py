@@ -5,11 +5,11 @@ from typing import Any
 from uuid import UUID
 
 from penstock.base.clock import SystemClock
-from penstock.base.types import LeaderEpoch, NodeId, TopicPartition
+from penstock.base.types import LeaderEpoch, NodeId, Offset, TopicPartition
 from penstock.partition.fetcher import REST_S, Fetcher
 from penstock.partition.replication_quota import ReplicationQuota
 from penstock.wire.fetch_request import read_fetch_request
-from penstock.wire.follower_fetch import FOLLOWER_VERSION
+from penstock.wire.follower_fetch import FOLLOWER_VERSION, Copied, FollowerReply
 
 
 class NoLinks:
@@ -41,6 +41,10 @@ class Copy:
 
     def __init__(self, number: int) -> None:
         self.topic_partition = TopicPartition("t", number)
+        self.cuts: list[tuple[LeaderEpoch, Offset]] = []
+
+    async def truncate(self, diverging: tuple[LeaderEpoch, Offset]) -> None:
+        self.cuts.append(diverging)
 
 
 def partition(number: int) -> Any:
@@ -65,9 +69,28 @@ def test_a_partition_that_was_given_to_another_while_its_log_was_cut_is_not_aske
         async def cut() -> None:
             fetcher.drop(first)
 
-        await fetcher._cut(following, cut())
+        await fetcher._cut(following, cut)
         fetcher._moved[second.topic_id, 1] = None
         assert asked_for(fetcher) == [1]
+        await fetcher.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_log_is_not_cut_as_a_leader_said_who_has_just_been_replaced() -> None:
+    """The next one may have what the last one lacked, and count on it."""
+
+    async def scenario() -> None:
+        fetcher = new_fetcher()
+        replaced, kept = partition(0), partition(1)
+        for one in (replaced, kept):
+            fetcher.follow(one, LeaderEpoch(1), is_in_sync=True)
+        diverging = (LeaderEpoch(0), Offset(5))
+        items = [Copied(Copy.topic_id, number, 0, 10, 0, memoryview(b""), diverging) for number in range(2)]
+        taking = asyncio.create_task(fetcher._take(FollowerReply(0, 7, items)))
+        asyncio.get_running_loop().call_soon(fetcher.drop, replaced)  # By an image that comes in the same turn.
+        await taking
+        assert (replaced.cuts, kept.cuts) == ([], [diverging])
         await fetcher.stop()
 
     asyncio.run(scenario())

@@ -282,12 +282,12 @@ class Fetcher:
     def _take_partition(self, following: Following, item: Copied, cuts: list[Awaitable[None]]) -> None:
         partition = following.partition
         if item.error == ErrorCode.offset_out_of_range and item.log_start > partition.log.log_end:
-            cuts.append(self._cut(following, partition.start_over(Offset(item.log_start))))
+            cuts.append(self._cut(following, partial(partition.start_over, Offset(item.log_start))))
         elif item.error:
             self._on_error(following, ErrorCode(item.error))
         elif item.diverging is not None:
             epoch, end = item.diverging
-            cuts.append(self._cut(following, partition.truncate((LeaderEpoch(epoch), Offset(end)))))
+            cuts.append(self._cut(following, partial(partition.truncate, (LeaderEpoch(epoch), Offset(end)))))
         else:
             try:
                 if item.records:
@@ -317,12 +317,14 @@ class Fetcher:
             log.error("partition cannot be copied", partition=following.partition.topic_partition, reason=fault)
         self._rest(following, FAULT_REST_S)
 
-    async def _cut(self, following: Following, cutting: Awaitable[None]) -> None:
-        partition = following.partition
+    async def _cut(self, following: Following, cut: Callable[[], Awaitable[None]]) -> None:
+        key = _key(following.partition)
+        if self._following.get(key) is not following:
+            return  # It was given to another since the reply was read, who may count on what this one lacks.
         try:
-            await cutting
-            if self._following.get(_key(partition)) is following:  # Else it was given to another meanwhile.
-                self._moved[_key(partition)] = None
+            await cut()
+            if self._following.get(key) is following:  # Else that has happened meanwhile.
+                self._moved[key] = None
         except (Refused, OSError) as error:
             self._on_fault(following, f"its log cannot be cut: {error}")
 
