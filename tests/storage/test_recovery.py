@@ -131,14 +131,26 @@ def test_an_offset_that_no_segment_can_hold_is_none_behind_a_gap_of_compaction(f
     assert fs.read_all(log_path(directory)) == (data if is_synced else b"".join(written[:3]))
 
 
-def test_a_batch_far_behind_the_name_of_its_segment_is_kept(fs, directory):
-    """A follower's: in the leader's log compaction has left nothing in between."""
+@pytest.mark.parametrize("far", [3_000_000_000, 5_000_000_000])
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_batches_far_behind_all_others_are_kept(fs, directory, far, before, clean, is_synced):
+    """A follower's: in the leader's log compaction has left nothing in between, more than an index can hold."""
     log = opened(fs, directory, cleanup_policy=("compact",))
-    far = 3_000_000_000
-    log.append(batch(far), far, NOW_MS)
+    written = [append(log) for _ in range(before)]
+    for offset in (far, far + 1, 2 * far):
+        written.append(batch(offset))
+        log.append(written[-1], offset, NOW_MS)
+    log.roll()
     flush(log)
     log.close()
-    assert opened(fs, directory, cleanup_policy=("compact",)).log_end == far + 1
+    end = 2 * far + 1
+    log = opened(fs, directory, recovery_point=end if is_synced else 0, clean=clean, cleanup_policy=("compact",))
+    assert (log.log_end, log.failure) == (end, None)
+    assert read_all(log) == written
+    assert all(segment.base_offset <= end for segment in log.segments)
+    log.append(batch(end), end, NOW_MS)
 
 
 def test_a_crash_right_after_a_roll_leaves_an_empty_segment_to_go_on_with(fs, directory):

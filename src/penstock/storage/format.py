@@ -47,7 +47,8 @@ JOURNAL = "penstock.journal"
 META_PROPERTIES = "meta.properties"
 
 RELATIVE_OFFSET_MAX = 2**31 - 1  # Kafka reads the field as signed.
-# What the field can hold. The first batch of a segment may be beyond the other one, behind a gap of compaction's.
+# What the field can hold. The first batch of a segment that an older version has written may be beyond the other one,
+# behind a gap of compaction's.
 INDEXED_OFFSET_MAX = 2**32 - 1
 SEGMENT_BYTES_MAX = 2**31 - 1
 
@@ -59,7 +60,7 @@ def segment_path(directory: str, base_offset: int, suffix: str) -> str:
 def base_offset_of(name: str) -> Offset | None:
     """The base offset that a segment file's name states; None when it is no segment file."""
     digits, dot, _ = name.partition(".")
-    return Offset(int(digits)) if dot and len(digits) == 20 and digits.isdigit() else None
+    return Offset(int(digits)) if dot and len(digits) == 20 and _is_number(digits) else None
 
 
 def partition_directory(topic_partition: TopicPartition) -> str:
@@ -68,4 +69,8 @@ def partition_directory(topic_partition: TopicPartition) -> str:
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
     topic, dash, number = name.rpartition("-")
-    return TopicPartition(topic, int(number)) if dash and topic and number.isdigit() else None
+    return TopicPartition(topic, int(number)) if dash and topic and _is_number(number) else None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()  # There are digits that are no part of a number, as in m².

@@ -25,7 +25,7 @@ from penstock.base.topic_config import TopicConfig
 from penstock.base.types import NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
 from penstock.storage.disk_read import at_start
 from penstock.storage.flush import Flush, Journaled
-from penstock.storage.format import DELETED_SUFFIX, OFFSET_ENTRY
+from penstock.storage.format import DELETED_SUFFIX, OFFSET_ENTRY, RELATIVE_OFFSET_MAX
 from penstock.storage.fs import Buffer, File, FileSystem
 from penstock.storage.journal_format import LogKey
 from penstock.storage.limits import SegmentLimits
@@ -123,14 +123,15 @@ class Log:
         self._bases = [segment.base_offset for segment in segments]
         self._hints.clear()
 
-    def roll(self) -> Segment:
-        """Close the active segment and begin a new one at the log's end."""
+    def roll(self, base_offset: int = 0) -> Segment:
+        """Close the active segment and begin a new one at the log's end, or at `base_offset` if that is beyond it."""
+        base = Offset(max(self.log_end, base_offset))
         index_files: list[File] = []
         if self.segments:
-            if self.active.size == 0:
+            if self.active.size == 0 and base == self.log_end:
                 return self.active
             index_files = self.active.store_indexes(final=True)
-        segment = self.new_segment(self.log_end)
+        segment = self.new_segment(base)
         try:
             segment.start_empty()
             if self.has_transactions:
@@ -158,7 +159,8 @@ class Log:
             active.size and self._is_too_old(active, max_timestamp)
         ):
             return active
-        return self.roll()
+        # Behind a gap that compaction has left in a leader's log, ours may end too far away for an index to tell.
+        return self.roll(last_offset - RELATIVE_OFFSET_MAX)
 
     def _is_too_old(self, segment: Segment, max_timestamp: int) -> bool:
         if segment.first_timestamp > NO_TIMESTAMP and max_timestamp > NO_TIMESTAMP:

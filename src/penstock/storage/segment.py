@@ -144,13 +144,9 @@ class Segment:
         self.is_active = True
 
     def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
-        """Whether a batch fits; an empty segment takes any batch, so that none is too large to store."""
-        if self.size == 0:
-            return True
-        return (
-            self.size + size <= segment_bytes
-            and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
-            and len(self.indexes.offsets.data) + 8 <= index_bytes
+        """Whether a batch fits; an empty segment takes one of any size, so that none is too large to store."""
+        return last_offset - self.base_offset <= RELATIVE_OFFSET_MAX and (
+            self.size == 0 or (self.size + size <= segment_bytes and len(self.indexes.offsets.data) + 8 <= index_bytes)
         )
 
     def append(self, batch: Buffer, last_offset: int, max_timestamp: int, index_interval_bytes: int) -> None:
