@@ -4,6 +4,8 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from penstock.base.clock import SystemClock
 from penstock.base.types import LeaderEpoch, NodeId, Offset, TopicPartition
 from penstock.partition.fetcher import REST_S, Fetcher
@@ -56,6 +58,12 @@ def asked_for(fetcher: Fetcher) -> list[int]:
     return [item.partition for item in request.partitions]
 
 
+def diverging_reply(diverging: tuple[LeaderEpoch, Offset], count: int) -> FollowerReply:
+    """A leader's, from whose logs all of these are different."""
+    items = [Copied(Copy.topic_id, number, 0, 10, 0, memoryview(b""), diverging) for number in range(count)]
+    return FollowerReply(0, 7, items)
+
+
 def test_a_partition_that_was_given_to_another_while_its_log_was_cut_is_not_asked_for() -> None:
     async def scenario() -> None:
         fetcher = new_fetcher()
@@ -86,11 +94,38 @@ def test_a_log_is_not_cut_as_a_leader_said_who_has_just_been_replaced() -> None:
         for one in (replaced, kept):
             fetcher.follow(one, LeaderEpoch(1), is_in_sync=True)
         diverging = (LeaderEpoch(0), Offset(5))
-        items = [Copied(Copy.topic_id, number, 0, 10, 0, memoryview(b""), diverging) for number in range(2)]
-        taking = asyncio.create_task(fetcher._take(FollowerReply(0, 7, items)))
+        taking = asyncio.create_task(fetcher._take(diverging_reply(diverging, 2)))
         asyncio.get_running_loop().call_soon(fetcher.drop, replaced)  # By an image that comes in the same turn.
         await taking
         assert (replaced.cuts, kept.cuts) == ([], [diverging])
+        await fetcher.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_cut_that_fails_leaves_no_other_one_behind() -> None:
+    async def scenario() -> None:
+        fetcher = new_fetcher()
+        failing, slow = partition(0), partition(1)
+        go_on = asyncio.Event()
+
+        async def fail(diverging: tuple[LeaderEpoch, Offset]) -> None:
+            raise RuntimeError("can't start new thread")
+
+        async def wait(diverging: tuple[LeaderEpoch, Offset]) -> None:
+            await go_on.wait()
+            slow.cuts.append(diverging)
+
+        failing.truncate, slow.truncate = fail, wait
+        for one in (failing, slow):
+            fetcher.follow(one, LeaderEpoch(1), is_in_sync=True)
+        taking = asyncio.create_task(fetcher._take(diverging_reply((LeaderEpoch(0), Offset(5)), 2)))
+        done, _ = await asyncio.wait([taking], timeout=0.01)
+        assert not done
+        go_on.set()
+        with pytest.raises(RuntimeError):
+            await taking
+        assert slow.cuts
         await fetcher.stop()
 
     asyncio.run(scenario())

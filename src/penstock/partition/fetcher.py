@@ -274,7 +274,10 @@ class Fetcher:
             if following is not None:
                 self._take_partition(following, item, cuts)
         if cuts:
-            await asyncio.gather(*cuts)
+            # To the end of all: while one is under way nobody may ask for its partition, be it after another's failure.
+            for outcome in await asyncio.gather(*cuts, return_exceptions=True):
+                if outcome is not None:
+                    raise outcome
         if self._unsafe:
             self._all_safe.clear()
             await self._all_safe.wait()
