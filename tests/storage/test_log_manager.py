@@ -164,6 +164,32 @@ def test_a_stop_is_not_clean_of_a_log_that_is_being_cut(tmp_path):
     run(life())
 
 
+def test_a_stop_is_not_clean_of_a_log_whose_cut_is_not_synced(tmp_path):
+    async def life():
+        logs = started(FailingFileSystem(), tmp_path)
+        log, other = logs.open(TP, TOPIC_ID, CONFIG), logs.open(OTHER, OTHER_ID, CONFIG)
+        for one in (log, log, other):
+            append(one)
+        checkpoint, truncate, never = logs.checkpoint, log.truncate, asyncio.Event()
+        cuts = []
+
+        def truncate_and_wait(offset):
+            logs.commit.request, logs.commit.finish = (lambda _: None), (lambda _: never.wait())
+            return truncate(offset)
+
+        async def checkpoint_while_it_is_cut():
+            await checkpoint()
+            cuts.append(asyncio.create_task(logs.truncate(log, Offset(1))))
+            await until(lambda: log.log_end == 1)
+
+        log.truncate, logs.checkpoint = truncate_and_wait, checkpoint_while_it_is_cut
+        await logs.stop()
+        assert started(FailingFileSystem(), tmp_path)._clean == {"other-3"}
+        cuts[0].cancel()
+
+    run(life())
+
+
 def test_a_stop_on_a_full_disk_is_not_clean_and_loses_nothing(tmp_path):
     async def life():
         fs = FailingFileSystem()
@@ -367,6 +393,24 @@ def test_a_new_directory_that_could_not_be_moved_away_has_its_name_on_disk_when_
     run(life())
 
 
+def test_a_name_whose_sync_has_failed_is_not_taken_for_synced_by_the_next_try(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        append(logs.open(TP, TOPIC_ID, CONFIG))
+        fs.before = fail("rename", suffix="topic-0", code=errno.EIO)
+        logs.delete(TP)
+        fs.before = fail("sync_dir", suffix="data", code=errno.EIO)
+        with pytest.raises(OSError):
+            logs.open(TP, TOPIC_ID, CONFIG)
+        fs.before = succeed
+        await logs.stop()
+        assert (tmp_path / "data" / ".penstock_sync_failed").exists()
+        assert not started(fs, tmp_path)._clean
+
+    run(life())
+
+
 def test_a_cut_of_a_deleted_log_leaves_the_one_alone_that_is_in_its_directory_now(tmp_path):
     async def life():
         fs = FailingFileSystem()
@@ -495,6 +539,34 @@ def test_a_failed_sync_is_remembered_until_a_clean_stop_has_seen_to_every_direct
         assert anew == ["topic-0"]
         await logs.stop()
         assert not (tmp_path / "data" / ".penstock_sync_failed").exists()
+
+    run(life())
+
+
+def test_a_directory_that_nobody_hosts_keeps_no_other_from_being_trusted_after_a_failed_sync(tmp_path):
+    async def life():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        log, other = logs.open(TP, TOPIC_ID, CONFIG), logs.open(OTHER, OTHER_ID, CONFIG)
+        append(log)
+        await commit(logs, other)
+        fs.before = fail("sync", suffix=".log", code=errno.EIO)
+        await commit(logs, log)
+        fs.before = succeed
+        await logs.stop()
+        logs = started(fs, tmp_path)
+        logs.open(OTHER, OTHER_ID, CONFIG)
+        await logs.stop()
+        logs = started(fs, tmp_path)
+        append(logs.open(OTHER, OTHER_ID, CONFIG))
+        crashed = started(fs, tmp_path)
+        inode = next((tmp_path / "data/other-3").glob("*.log")).stat().st_ino
+        crashed.open(OTHER, OTHER_ID, CONFIG)
+        assert next((tmp_path / "data/other-3").glob("*.log")).stat().st_ino == inode
+        crashed.take_offline("a sync failed")  # Then nothing can be trusted again.
+        crashed = started(fs, tmp_path)
+        crashed.open(OTHER, OTHER_ID, CONFIG)
+        assert next((tmp_path / "data/other-3").glob("*.log")).stat().st_ino != inode
 
     run(life())
 

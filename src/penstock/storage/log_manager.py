@@ -12,6 +12,7 @@ penstock.journal                   the newest records of many logs, unless the s
 """
 
 import asyncio
+import contextlib
 import errno
 import itertools
 from collections.abc import Callable, Coroutine, Iterable
@@ -25,7 +26,7 @@ from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
-from penstock.storage.checkpoint import read_lines, read_offsets, write_lines
+from penstock.storage.checkpoint import VERSION, read_lines, read_offsets, write_lines
 from penstock.storage.cleaner import Cleaner, CleanerHost
 from penstock.storage.format import (
     CLEAN_SHUTDOWN_MARKER,
@@ -45,7 +46,7 @@ from penstock.storage.limits import SegmentLimits
 from penstock.storage.log import Log
 from penstock.storage.offset_checkpoints import OffsetCheckpoints
 from penstock.storage.partition_metadata import encode_topic_id, read_topic_id
-from penstock.storage.recovery import Recovery, SyncFailed, open_log
+from penstock.storage.recovery import Recovery, SyncFailed, open_log, sync_dir
 from penstock.storage.retention import JumpGuard, SegmentAge, expired_count
 
 log = get_logger(__name__)
@@ -103,7 +104,8 @@ class LogManager:
         self._limits = SegmentLimits(files_max=files_max)
         self._clean: frozenset[str] = frozenset()  # Directories that the last life has left in order.
         self._untouched: set[str] = set()  # Directories as the last life has left them: not opened in this one.
-        self._distrust_cache = False  # A sync has failed before this start.
+        self._distrusts_all = False  # A sync has failed: what reads well in a directory may be on no disk.
+        self._distrusted: frozenset[str] = frozenset()  # The same of these, of which no clean stop has vouched since.
         self._has_sync_failed = False  # A sync has failed since.
         self._checkpoints = OffsetCheckpoints(fs=fs, data_dir=self.data_dir)
         self._topic_ids: dict[TopicPartition, UUID] = {}
@@ -134,7 +136,7 @@ class LogManager:
         self._make_data_dir()
         self._checkpoints.load()
         self.cleaner.cleaned_to = read_offsets(fs, self._path(CLEANER_CHECKPOINT)) or {}
-        self._distrust_cache = fs.exists(self._path(SYNC_FAILED_MARKER))
+        self._read_sync_failed()
         if fs.exists(self._path(CLEAN_SHUTDOWN_MARKER)):
             self._clean = self._read_clean_stop()
             self._replay.set_aside("it is not of the last life, which has ended in order: that was an older version's")
@@ -152,9 +154,15 @@ class LogManager:
 
     def _read_clean_stop(self) -> frozenset[str]:
         path = self._path(CLEAN_SHUTDOWN_MARKER)
-        if self._fs.size(path) == 0:  # An older version's, which did not say what it had open.
-            return frozenset()
+        if not self._fs.read_all(path).startswith(f"{VERSION}\n".encode()):
+            return frozenset()  # An older version's, or Kafka's, which do not say what was open.
         return frozenset(read_lines(self._fs, path) or ())
+
+    def _read_sync_failed(self) -> None:
+        path = self._path(SYNC_FAILED_MARKER)
+        if self._fs.exists(path):
+            names = read_lines(self._fs, path) if self._fs.size(path) else None
+            self._distrusts_all, self._distrusted = names is None, frozenset(names or ())
 
     def _make_data_dir(self) -> None:
         missing = []
@@ -221,11 +229,22 @@ class LogManager:
             is_damaged = any(partition_log.failure is not None for partition_log in self.logs.values())
             if not is_damaged and not self._has_sync_failed:
                 clean = self._clean_directories()
-                if self._distrust_cache and self._partition_directories() <= clean:
-                    self._fs.remove(self._path(SYNC_FAILED_MARKER))
+                if self._distrusts_all or self._distrusted:
+                    self._store_distrusted(self._partition_directories() - clean)
                 write_lines(self._fs, self._path(CLEAN_SHUTDOWN_MARKER), sorted(clean))
         except OSError as error:
             log.error("the stop could not be marked as clean: the next start has to look closer", error=error)
+
+    def _is_distrusted(self, name: str) -> bool:
+        return self._distrusts_all or name in self._distrusted
+
+    def _store_distrusted(self, names: set[str]) -> None:
+        """Those of these directories that are distrusted still are."""
+        path = self._path(SYNC_FAILED_MARKER)
+        if left := {name for name in names if self._is_distrusted(name)}:
+            write_lines(self._fs, path, sorted(left))
+        else:
+            self._fs.remove(path)
 
     def _clean_directories(self) -> set[str]:
         """Those whose files are all on disk.
@@ -236,7 +255,7 @@ class LogManager:
         synced = {
             partition_directory(topic_partition)
             for topic_partition, partition_log in self.logs.items()
-            if partition_log.filed_end == partition_log.log_end  # Not while somebody cuts it.
+            if partition_log.filed_end == partition_log.log_end and not partition_log.is_cutting
         }
         return synced | (self._clean & self._untouched)
 
@@ -274,15 +293,15 @@ class LogManager:
         partition_log.key = key
         is_untouched = name in self._untouched
         self._untouched.discard(name)
-        if found_id is not None and not is_untouched:
-            # Left by a log of this life, which could not be moved away perhaps. Not even its name need be on disk.
-            self._fs.sync_dir(self.data_dir)
         clean = is_untouched and name in self._clean
         try:
+            if found_id is not None and not is_untouched:
+                # Left by a log of this life, which could not be moved away perhaps. Not even its name need be on disk.
+                sync_dir(self._fs, self.data_dir)
             recovery = self._recover(partition_log, key, clean=clean)
         except SyncFailed:
             self._mark_sync_failed()
-            self._distrust_cache = True  # Whoever tries again here would sync what the kernel now calls clean.
+            self._distrusts_all = True  # Whoever tries again here would sync what the kernel now calls clean.
             raise
         if found_id is None:
             partition_log.note_new_entry(self.data_dir)
@@ -308,7 +327,7 @@ class LogManager:
             recovery_point=self._checkpoints.recovery_point(partition_log.topic_partition),
             log_start=self._checkpoints.log_start(partition_log.topic_partition),
             clean=clean,
-            distrust_cache=self._distrust_cache,
+            distrust_cache=self._is_distrusted(partition_directory(partition_log.topic_partition)),
             journal_span=journal_span,
         )
         if partition_log.failure is None:
@@ -399,7 +418,8 @@ class LogManager:
         # Needs no sync: only a start with the same page cache has to know, and it finds the name there.
         self._has_sync_failed = True
         try:
-            self._fs.open(self._path(SYNC_FAILED_MARKER), create=True).close()
+            with contextlib.closing(self._fs.open(self._path(SYNC_FAILED_MARKER), create=True)) as marker:
+                marker.truncate(0)  # Without names it is of all directories.
         except OSError as error:
             log.error("the failed sync could not be noted for the next start", error=error)
 

@@ -451,6 +451,14 @@ class _Opening:
         self.log.fail(f"damaged on disk: {damage}")
 
 
+def sync_dir(fs: FileSystem, path: str) -> None:
+    """SyncFailed when the names in it may be on no disk."""
+    try:
+        fs.sync_dir(path)
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror, path) from error
+
+
 def _sync(file: File) -> None:
     try:
         file.sync()
