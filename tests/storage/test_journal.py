@@ -1942,7 +1942,7 @@ def test_a_directory_that_a_deleted_log_has_left_is_looked_at_though_the_start_w
 
     async def first(machine):
         logs, _ = await serving(machine.fs, "data", penstock_journal_bytes=journal_bytes)
-        assert logs._clean
+        assert logs._marks.clean
         topic_partition, topic_id = topic(number)
         log = logs.logs.get(topic_partition) or logs.open(topic_partition, topic_id, CONFIG)
         append(log, (b"unsynced",))
@@ -1989,7 +1989,7 @@ def test_a_clean_stop_says_nothing_of_a_directory_that_it_did_not_have_open(is_k
 
     async def back(machine):
         logs = started(machine.fs, "data", penstock_journal_bytes=journal_bytes)
-        assert logs._clean
+        assert logs._marks.clean
         log = logs.open(*topic(0), CONFIG)
         assert log.synced_end == log.log_end  # A leader hears of that, and counts on it.
         return values_of(read_all(log))

@@ -57,7 +57,7 @@ def test_records_and_starts_survive_a_clean_stop(tmp_path):
 
     async def second():
         logs = started(PosixFileSystem(), tmp_path)
-        assert logs._clean
+        assert logs._marks.clean
         log = logs.open(TP, TOPIC_ID, CONFIG)
         assert (log.log_start, log.log_end, log.synced_end) == (1, 3, 3)
         assert read_all(log) == written[1:]
@@ -74,8 +74,8 @@ def test_a_stop_is_clean_once(tmp_path):
         logs.open(TP, TOPIC_ID, CONFIG)
         await logs.stop()
         crashed = started(PosixFileSystem(), tmp_path)
-        assert crashed._clean
-        assert not started(PosixFileSystem(), tmp_path)._clean
+        assert crashed._marks.clean
+        assert not started(PosixFileSystem(), tmp_path)._marks.clean
 
     run(life())
 
@@ -158,7 +158,7 @@ def test_a_stop_is_not_clean_of_a_log_that_is_being_cut(tmp_path):
         await until(lambda: log.synced_end == 1)
         logs._checkpoints.store = store
         await logs.stop()
-        assert started(FailingFileSystem(), tmp_path)._clean == {"other-3"}
+        assert started(FailingFileSystem(), tmp_path)._marks.clean == {"other-3"}
         cut.cancel()
 
     run(life())
@@ -184,7 +184,7 @@ def test_a_stop_is_not_clean_of_a_log_whose_cut_is_not_synced(tmp_path):
 
         log.truncate, logs.checkpoint = truncate_and_wait, checkpoint_while_it_is_cut
         await logs.stop()
-        assert started(FailingFileSystem(), tmp_path)._clean == {"other-3"}
+        assert started(FailingFileSystem(), tmp_path)._marks.clean == {"other-3"}
         cuts[0].cancel()
 
     run(life())
@@ -200,7 +200,7 @@ def test_a_stop_on_a_full_disk_is_not_clean_and_loses_nothing(tmp_path):
         fs.before = fail("write", "create")
         await logs.stop()
         logs = started(FailingFileSystem(), tmp_path)
-        assert not logs._clean
+        assert not logs._marks.clean
         assert read_all(logs.open(TP, TOPIC_ID, CONFIG)) == [written]
 
     run(life())
@@ -406,7 +406,7 @@ def test_a_name_whose_sync_has_failed_is_not_taken_for_synced_by_the_next_try(tm
         fs.before = succeed
         await logs.stop()
         assert (tmp_path / "data" / ".penstock_sync_failed").exists()
-        assert not started(fs, tmp_path)._clean
+        assert not started(fs, tmp_path)._marks.clean
 
     run(life())
 
@@ -511,7 +511,7 @@ def test_after_a_failed_sync_the_next_start_writes_the_log_anew_until_a_stop_is_
         await logs.stop()
         assert not marker.exists()
         logs = started(fs, tmp_path)
-        assert logs._clean
+        assert logs._marks.clean
         assert read_all(logs.open(TP, TOPIC_ID, CONFIG)) == written
 
     run(life())
@@ -617,7 +617,7 @@ def test_a_topic_that_does_not_fit_on_the_disk_casts_no_doubt_on_the_others(tmp_
         fs.before = succeed
         await logs.stop()
         logs = started(fs, tmp_path)
-        assert logs._clean
+        assert logs._marks.clean
         assert read_all(logs.open(TP, TOPIC_ID, CONFIG)) == [written]
         assert logs.open(OTHER, OTHER_ID, CONFIG).log_end == 0
 

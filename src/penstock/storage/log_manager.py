@@ -12,7 +12,6 @@ penstock.journal                   the newest records of many logs, unless the s
 """
 
 import asyncio
-import contextlib
 import errno
 import itertools
 from collections.abc import Callable, Coroutine, Iterable
@@ -26,15 +25,13 @@ from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
-from penstock.storage.checkpoint import VERSION, read_lines, read_offsets, write_lines
+from penstock.storage.checkpoint import read_offsets
 from penstock.storage.cleaner import Cleaner, CleanerHost
+from penstock.storage.directory_marks import DirectoryMarks
 from penstock.storage.format import (
-    CLEAN_SHUTDOWN_MARKER,
     CLEANER_CHECKPOINT,
     JOURNAL,
     PARTITION_METADATA,
-    SYNC_FAILED_MARKER,
-    parse_partition_directory,
     partition_directory,
 )
 from penstock.storage.fs import FileSystem
@@ -102,11 +99,7 @@ class LogManager:
         self._sync_interval_s = config.log_flush_offset_checkpoint_interval_ms / 1000
         self._cleaner_enable = config.log_cleaner_enable
         self._limits = SegmentLimits(files_max=files_max)
-        self._clean: frozenset[str] = frozenset()  # Directories that the last life has left in order.
-        self._untouched: set[str] = set()  # Directories as the last life has left them: not opened in this one.
-        self._distrusts_all = False  # A sync has failed: what reads well in a directory may be on no disk.
-        self._distrusted: frozenset[str] = frozenset()  # The same of these, of which no clean stop has vouched since.
-        self._has_sync_failed = False  # A sync has failed since.
+        self._marks = DirectoryMarks(fs, self.data_dir)
         self._checkpoints = OffsetCheckpoints(fs=fs, data_dir=self.data_dir)
         self._topic_ids: dict[TopicPartition, UUID] = {}
         self._jump_guard = JumpGuard()
@@ -136,33 +129,17 @@ class LogManager:
         self._make_data_dir()
         self._checkpoints.load()
         self.cleaner.cleaned_to = read_offsets(fs, self._path(CLEANER_CHECKPOINT)) or {}
-        self._read_sync_failed()
-        if fs.exists(self._path(CLEAN_SHUTDOWN_MARKER)):
-            self._clean = self._read_clean_stop()
+        if self._marks.load():
             self._replay.set_aside("it is not of the last life, which has ended in order: that was an older version's")
-            # From now on a crash is a crash. Gone for good before the first write.
-            fs.remove(self._path(CLEAN_SHUTDOWN_MARKER))
         else:
             self._replay.load()
+        names = fs.listdir(self.data_dir)
+        self._marks.begin(names)
         # Also for the directories that a killed broker had just made: new records in them rely on their names.
         fs.sync_dir(self.data_dir)
-        names = fs.listdir(self.data_dir)
-        self._untouched = set(names)
         for name in names:
             if name.endswith(DELETE_MARK):
                 fs.remove_tree(self._path(name))
-
-    def _read_clean_stop(self) -> frozenset[str]:
-        path = self._path(CLEAN_SHUTDOWN_MARKER)
-        if not self._fs.read_all(path).startswith(f"{VERSION}\n".encode()):
-            return frozenset()  # An older version's, or Kafka's, which do not say what was open.
-        return frozenset(read_lines(self._fs, path) or ())
-
-    def _read_sync_failed(self) -> None:
-        path = self._path(SYNC_FAILED_MARKER)
-        if self._fs.exists(path):
-            names = read_lines(self._fs, path) if self._fs.size(path) else None
-            self._distrusts_all, self._distrusted = names is None, frozenset(names or ())
 
     def _make_data_dir(self) -> None:
         missing = []
@@ -227,40 +204,17 @@ class LogManager:
             if self._journal is not None and self._journal.file is not None:
                 return  # A log has failed whose records are in there.
             is_damaged = any(partition_log.failure is not None for partition_log in self.logs.values())
-            if not is_damaged and not self._has_sync_failed:
-                clean = self._clean_directories()
-                if self._distrusts_all or self._distrusted:
-                    self._store_distrusted(self._partition_directories() - clean)
-                write_lines(self._fs, self._path(CLEAN_SHUTDOWN_MARKER), sorted(clean))
+            if not is_damaged:
+                self._marks.vouch(self._synced_directories())
         except OSError as error:
             log.error("the stop could not be marked as clean: the next start has to look closer", error=error)
 
-    def _is_distrusted(self, name: str) -> bool:
-        return self._distrusts_all or name in self._distrusted
-
-    def _store_distrusted(self, names: set[str]) -> None:
-        """Those of these directories that are distrusted still are."""
-        path = self._path(SYNC_FAILED_MARKER)
-        if left := {name for name in names if self._is_distrusted(name)}:
-            write_lines(self._fs, path, sorted(left))
-        else:
-            self._fs.remove(path)
-
-    def _clean_directories(self) -> set[str]:
-        """Those whose files are all on disk.
-
-        Another one may be there: of a partition that a killed broker had and that is hosted elsewhere since, or of a
-        deleted one that could not be moved away. Its recovery point need not tell, which says nothing of names.
-        """
-        synced = {
+    def _synced_directories(self) -> set[str]:
+        return {
             partition_directory(topic_partition)
             for topic_partition, partition_log in self.logs.items()
             if partition_log.filed_end == partition_log.log_end and not partition_log.is_cutting
         }
-        return synced | (self._clean & self._untouched)
-
-    def _partition_directories(self) -> set[str]:
-        return {name for name in self._fs.listdir(self.data_dir) if parse_partition_directory(name) is not None}
 
     # Logs
 
@@ -291,17 +245,16 @@ class LogManager:
             limits=self._limits,
         )
         partition_log.key = key
-        is_untouched = name in self._untouched
-        self._untouched.discard(name)
-        clean = is_untouched and name in self._clean
+        marks = self._marks
+        clean, is_untouched = marks.is_clean(name), marks.is_untouched(name)
+        marks.touch(name)
         try:
             if found_id is not None and not is_untouched:
                 # Left by a log of this life, which could not be moved away perhaps. Not even its name need be on disk.
                 sync_dir(self._fs, self.data_dir)
             recovery = self._recover(partition_log, key, clean=clean)
         except SyncFailed:
-            self._mark_sync_failed()
-            self._distrusts_all = True  # Whoever tries again here would sync what the kernel now calls clean.
+            marks.distrust_all()
             raise
         if found_id is None:
             partition_log.note_new_entry(self.data_dir)
@@ -327,7 +280,7 @@ class LogManager:
             recovery_point=self._checkpoints.recovery_point(partition_log.topic_partition),
             log_start=self._checkpoints.log_start(partition_log.topic_partition),
             clean=clean,
-            distrust_cache=self._is_distrusted(partition_directory(partition_log.topic_partition)),
+            distrust_cache=self._marks.is_distrusted(partition_directory(partition_log.topic_partition)),
             journal_span=journal_span,
         )
         if partition_log.failure is None:
@@ -409,19 +362,10 @@ class LogManager:
         if self.offline is None:
             self.offline = reason
             log.error("data directory is offline for writes until the broker restarts", path=self.data_dir, why=reason)
-            self._mark_sync_failed()
+            self._marks.on_sync_failed()
             for partition_log in self.logs.values():
                 partition_log.fail(reason)
             self.on_offline()
-
-    def _mark_sync_failed(self) -> None:
-        # Needs no sync: only a start with the same page cache has to know, and it finds the name there.
-        self._has_sync_failed = True
-        try:
-            with contextlib.closing(self._fs.open(self._path(SYNC_FAILED_MARKER), create=True)) as marker:
-                marker.truncate(0)  # Without names it is of all directories.
-        except OSError as error:
-            log.error("the failed sync could not be noted for the next start", error=error)
 
     # Checkpoints
 
