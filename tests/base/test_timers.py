@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.base.timers import TICK_S, TimerWheel
+from penstock.base.timers import SWEPT_SLOTS_MIN, TICK_S, TimerWheel
 from penstock.sim.clock import SimLoop
 
 
@@ -109,3 +109,41 @@ def test_a_callback_that_fails_takes_no_other_with_it() -> None:
     assert sorted(asyncio.run(scenario())) == sorted(
         [repr(ZeroDivisionError("integer division or modulo by zero")), "same tick", "next"]
     )
+
+
+def test_cancelled_timers_of_far_deadlines_leave_nothing_behind() -> None:
+    """A producer may ask for 24 days; each of its requests cancels its timer when it is answered."""
+
+    async def scenario() -> tuple[list[str], int]:
+        wheel, fired = TimerWheel(), []
+        wheel.call_later(100.0, lambda: fired.append("kept"))
+        for _ in range(10 * SWEPT_SLOTS_MIN):
+            wheel.call_later(2**31 / 1000, lambda: fired.append("cancelled")).cancel()
+            wheel.call_later(0.0, lambda: fired.append("soon")).cancel()
+            await asyncio.sleep(TICK_S)
+        await asyncio.sleep(60.0)
+        wheel.call_later(0.0, lambda: fired.append("last"))
+        await asyncio.sleep(1.0)
+        return fired, len(wheel._slots)
+
+    fired, slots = SimLoop().run(scenario())
+    assert fired == ["kept", "last"]
+    assert slots <= SWEPT_SLOTS_MIN
+
+
+def test_sweeping_fires_no_timer_early_and_loses_none() -> None:
+    async def scenario() -> list[tuple[str, float]]:
+        wheel, loop = TimerWheel(), asyncio.get_running_loop()
+        start, fired = loop.time(), []
+        doomed = [wheel.call_later(TICK_S * (2 + number), lambda: None) for number in range(SWEPT_SLOTS_MIN)]
+        for timer in doomed:
+            timer.cancel()
+        # This one sweeps, and was not the earliest before.
+        wheel.call_later(20.0, lambda: fired.append(("late", loop.time() - start)))
+        wheel.call_later(10.0, lambda: fired.append(("early", loop.time() - start)))
+        await asyncio.sleep(30.0)
+        return fired
+
+    fired = SimLoop().run(scenario())
+    assert [name for name, _ in fired] == ["early", "late"]
+    assert fired[0][1] >= 10.0 - 1e-6 and fired[1][1] >= 20.0 - 1e-6

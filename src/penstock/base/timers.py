@@ -10,6 +10,9 @@ import math
 from collections.abc import Callable
 
 TICK_S = 0.005  # Half a per cent of the default fetch wait of 500 ms, and a quiet broker still sleeps.
+SWEPT_SLOTS_MIN = (
+    1024  # Slots whose timers have all been cancelled are swept out when there are twice as many as before.
+)
 
 
 def _nothing() -> None:
@@ -34,12 +37,15 @@ class TimerWheel:
         self._ticks: list[int] = []  # The keys of `_slots`, as a heap.
         self._handle: asyncio.TimerHandle | None = None  # For the earliest of them.
         self._is_firing = False
+        self._sweep_at = SWEPT_SLOTS_MIN  # With so many slots.
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         loop = asyncio.get_running_loop()
         tick = math.ceil((loop.time() + delay_s) / TICK_S)
         slot = self._slots.get(tick)
         if slot is None:
+            if len(self._slots) >= self._sweep_at and not self._is_firing:
+                self._sweep(loop)
             slot = self._add_slot(tick)
             if self._ticks[0] == tick and not self._is_firing:  # Else `_fire` schedules what is next when it is done.
                 self._schedule(loop)
@@ -52,6 +58,18 @@ class TimerWheel:
         slot: dict[Timer, None] = {}
         self._slots[tick] = slot
         return slot
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Forget the slots that nobody waits for: clients choose deadlines weeks away, and mostly cancel them."""
+        self._slots = {tick: slot for tick, slot in self._slots.items() if slot}
+        self._ticks = list(self._slots)
+        heapq.heapify(self._ticks)
+        self._sweep_at = max(SWEPT_SLOTS_MIN, 2 * len(self._slots))
+        if self._ticks:
+            self._schedule(loop)
+        elif self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._handle is not None:
