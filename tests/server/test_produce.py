@@ -1,8 +1,10 @@
 """Produce: one reply for each request, whatever the disk, the clock, the topic or the client does meanwhile."""
 
 import asyncio
+import gc
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +49,52 @@ def test_a_commit_leaves_no_timer_behind(tmp_path: Path) -> None:
         for number in range(1, 21):
             assert await client.receive_id() == number
         assert broker.timers_count == 0
+
+    run(scenario, tmp_path)
+
+
+def test_what_is_committed_by_the_timeout_is_answered_as_that(tmp_path: Path) -> None:
+    """Who is told that it timed out sends it again, and without idempotence it is there twice then."""
+
+    async def scenario(broker: RunningBroker) -> None:
+        await broker.create_topic("t", partitions=2)
+        client = await broker.connect()
+        commit = broker.partition("t", 1).log
+        with pytest.MonkeyPatch.context() as patch:
+            request = broker.broker.logs.commit.request
+            patch.setattr(
+                broker.partition("t", 1),
+                "_commit",
+                SimpleNamespace(request=lambda of, **how: None if of is commit else request(of, **how)),
+            )
+            answer = await client.ask(ApiKey.PRODUCE, 9, **produce_fields("t", partitions=(0, 1), timeout_ms=200))
+        results = {item.index: item.error_code for item in answer.responses[0].partition_responses}
+        assert results == {0: ErrorCode.none, 1: ErrorCode.request_timed_out}
+
+    run(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("end", ["timeout", "gone"])
+def test_a_request_that_nobody_waits_for_any_more_holds_no_records(tmp_path: Path, end: str) -> None:
+    """With a disk that hangs, each try of a producer would leave its frame behind, in nobody's budget."""
+
+    async def scenario(broker: RunningBroker) -> None:
+        await broker.create_topic("t")
+        broker.disk.hold()
+        client = await broker.connect()
+        if end == "timeout":
+            result = await client.produce("t", b"x" * 1_000_000, timeout_ms=1)
+            assert result.error_code == ErrorCode.request_timed_out
+        else:
+            client.send(ApiKey.PRODUCE, 9, **produce_fields("t", b"x" * 1_000_000))
+            await until(lambda: broker.partition("t").log.log_end == 1)
+            client.abort()
+        await until(lambda: not [each for each in gc.get_objects() if is_frame(each)])
+        broker.disk.release()
+        await until(lambda: broker.partition("t").high_watermark == 1)
+
+    def is_frame(each: object) -> bool:
+        return isinstance(each, memoryview) and len(each) > 1_000_000
 
     run(scenario, tmp_path)
 

@@ -295,9 +295,9 @@ def _answer(header: RequestHeader, request: ProduceRequest, results: list[Partit
 
 
 class _Commit:
-    """A request whose batches are written, and how many of them still wait for their commit."""
+    """A request whose batches are written, and which of them still wait for their commit."""
 
-    __slots__ = ("_context", "_header", "_reply", "_request", "_results", "_timer", "_waiting_count")
+    __slots__ = ("_context", "_header", "_reply", "_request", "_results", "_timer", "_waiting")
 
     def __init__(
         self,
@@ -312,11 +312,13 @@ class _Commit:
         self._request = request
         self._results = results
         self._reply = reply
-        self._waiting_count = 0
+        self._waiting: set[int] = set()  # Numbers of the batches.
         self._timer: Timer | None = None
 
     def begin(self, uncommitted: list[tuple[int, Partition, Offset]]) -> None:
-        self._waiting_count = len(uncommitted)
+        for item in self._request.partitions:
+            item.records = None  # Or a disk that hangs would have us keep the frame of each try, answered or not.
+        self._waiting.update(number for number, _, _ in uncommitted)
         for number, partition, next_offset in uncommitted:
             partition.when_committed(next_offset, self._once_committed(number))
         delay_s = max(0, self._request.timeout_ms) / 1000
@@ -326,20 +328,20 @@ class _Commit:
         return partial(self._reply.attempt, self._on_committed, number)
 
     def _on_committed(self, number: int, code: ErrorCode) -> None:
-        if self._waiting_count == 0:
+        if number not in self._waiting:
             return  # Timed out before.
+        self._waiting.discard(number)
         if code is not ErrorCode.none:
             # Written but not promised: the client must not take the offset for granted.
             self._results[number] = _refused_result(self._results[number].partition, code, "not committed")
-        self._waiting_count -= 1
-        if self._waiting_count == 0:
+        if not self._waiting:
             self._finish()
 
     def _on_timeout(self) -> None:
-        self._waiting_count = 0
-        for number, result in enumerate(self._results):
-            if result.error == 0:
-                self._results[number] = _refused_result(result.partition, ErrorCode.request_timed_out, "disk is slow")
+        for number in self._waiting:
+            partition = self._results[number].partition
+            self._results[number] = _refused_result(partition, ErrorCode.request_timed_out, "disk is slow")
+        self._waiting.clear()
         self._finish()
 
     def _finish(self) -> None:
