@@ -1,6 +1,7 @@
 """One partition: what is committed when, and who is told."""
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,19 @@ class HeldFileSystem(PosixFileSystem):
         self.held.pop(0).set_result(None)
         for _ in range(5):
             await asyncio.sleep(0)
+
+
+class SlowFileSystem(PosixFileSystem):
+    """A disk whose syncs wait while they may not be made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_sync = asyncio.Event()
+        self.may_sync.set()
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        await self.may_sync.wait()
+        return function()
 
 
 def open_partition(
@@ -485,6 +499,102 @@ def test_reliability_rule_1_a_follower_cuts_by_epochs_and_not_by_its_high_waterm
         await partition.truncate((LeaderEpoch(1), Offset(3)))
         assert (partition.high_watermark, partition.log.log_end) == (1, 3)
         assert partition.copied_end == (3, 1)
+
+    run(scenario)
+
+
+def following(fs: PosixFileSystem, directory: Path, config: TopicConfig, *values: bytes) -> Partition:
+    """A follower that has these of one producer, each in a batch of its own."""
+    partition = open_partition(fs, directory, config)
+    both = (NodeId(1), NodeId(2))
+    partition.take_role(PartitionState(0, both, both, NodeId(2), LeaderEpoch(1), 1))
+    for offset, value in enumerate(values):
+        partition.copy(stamped(idempotent(offset, value), offset=offset, epoch=1))
+    return partition
+
+
+def test_a_cut_that_a_stop_interrupts_leaves_no_producer_of_what_was_cut(tmp_path: Path) -> None:
+    """Or the next life would tell the producer that its record is there, when it sends it again."""
+
+    async def cut_and_stop() -> None:
+        fs = SlowFileSystem()
+        partition = following(fs, tmp_path, TopicConfig(), b"a", b"b", b"c", b"d")
+        await partition._commit.finish()
+        truncate = partition.log.truncate
+
+        def truncate_and_be_slow(offset: Offset) -> list[str]:
+            fs.may_sync.clear()
+            return truncate(offset)
+
+        partition.log.truncate = truncate_and_be_slow  # type: ignore[method-assign]
+        cut = asyncio.create_task(partition.truncate((LeaderEpoch(1), Offset(2))))
+        while partition.log.log_end > 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        cut.cancel()
+        await asyncio.gather(cut, return_exceptions=True)
+        fs.may_sync.set()
+        partition.store_producers()
+        await partition._logs.stop()
+
+    async def lead() -> None:
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(), epoch=2)
+        assert partition.log.log_end == 2
+        assert place_of(partition.append(idempotent(2, b"c"), produce_version=9))[:2] == (2, 3)
+        assert partition.log.log_end == 3
+
+    run(cut_and_stop)
+    run(lead)
+
+
+@pytest.mark.parametrize("step", ["cut", "open_txn_index"])
+def test_a_log_that_was_cut_in_part_takes_no_more_records(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would lie behind bytes that had to go, or be taken for those of a producer that were cut off."""
+
+    async def cut() -> None:
+        partition = following(PosixFileSystem(), tmp_path, TopicConfig(), b"a", b"b", b"c", b"d")
+        partition.log.begin_transactions()
+        await partition._commit.finish()
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.EMFILE, "for this test")
+
+        with monkeypatch.context() as patch, pytest.raises(OSError):
+            patch.setattr(partition.log.active, step, fail)
+            await partition.truncate((LeaderEpoch(1), Offset(2)))
+        await partition._commit.finish()
+        with pytest.raises(Refused):
+            partition.copy(stamped(batch(b"other"), offset=2, epoch=1))
+        partition.take_role(PartitionState(0, (NodeId(1),), (NodeId(1),), NodeId(1), LeaderEpoch(3), 2))
+        with pytest.raises(Refused):
+            partition.append(idempotent(2, b"c"), produce_version=9)
+
+    async def start_again() -> None:
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(), epoch=4)
+        assert partition.log.failure is None
+        end = partition.log.log_end
+        partition.append(idempotent(end, b"next"), produce_version=9)
+        assert partition.log.log_end == end + 1
+
+    run(cut)
+    run(start_again)
+
+
+def test_a_cut_that_could_not_begin_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        partition = following(PosixFileSystem(), tmp_path, TopicConfig(), b"a", b"b", b"c")
+        await partition._commit.finish()
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.EMFILE, "for this test")
+
+        with monkeypatch.context() as patch, pytest.raises(OSError):
+            patch.setattr(partition.log.active, "locate", fail)
+            await partition.truncate((LeaderEpoch(1), Offset(2)))
+        assert (partition.log.log_end, partition.log.failure) == (3, None)
+        await partition.truncate((LeaderEpoch(1), Offset(2)))
+        assert (partition.log.log_end, partition.is_safe) == (2, True)
 
     run(scenario)
 

@@ -747,20 +747,17 @@ class Partition:
         assert self.leading is None, f"{self.topic_partition} is led here and cut"
         self.is_truncating = True
         self.waiters.on_cut()
+        end = self.log.log_end
         try:
-            await shorten()
-            if self.high_watermark > self.log.log_end:
-                log.warning(
-                    "committed records were cut off: the leader was elected without them",
-                    partition=self.topic_partition,
-                    first=self.log.log_end,
-                    end=self.high_watermark,
-                )
-            self.high_watermark = max(self.log.log_start, min(self.high_watermark, self.log.log_end))
-            self._forget_epochs()
-            if not self._are_epochs_stored:
-                self._put_epochs()
-            self._load_producers()
+            try:
+                await shorten()
+            except BaseException:  # A stop, say, in the last sync.
+                if self.log.failure is not None:
+                    self.producers = ProducerState()
+                elif self.log.log_end != end:
+                    self._on_shortened()
+                raise
+            self._on_shortened()
         finally:
             self.is_truncating = False
             if self._is_durable and not self.is_safe:
@@ -768,6 +765,26 @@ class Partition:
             wanted, self._wanted = self._wanted, None
             if wanted is not None:
                 self.take_role(wanted)
+
+    def _on_shortened(self) -> None:
+        """Know no more of what the log has lost: a producer that sends it again is not to hear that it is there."""
+        if self.high_watermark > self.log.log_end:
+            log.warning(
+                "committed records were cut off: the leader was elected without them",
+                partition=self.topic_partition,
+                first=self.log.log_end,
+                end=self.high_watermark,
+            )
+        self.high_watermark = max(self.log.log_start, min(self.high_watermark, self.log.log_end))
+        self._forget_epochs()
+        try:
+            self._load_producers()
+        except OSError as error:
+            self.producers = ProducerState()
+            self.log.fail(f"its producers cannot be known: {error}")
+            raise
+        if not self._are_epochs_stored:
+            self._put_epochs()
 
     # Offsets
 

@@ -499,13 +499,15 @@ class Log:
 
         Only through `LogManager.truncate`, which sees to what a start must know of it. A batch that `offset` lies in
         goes as a whole, and the offsets before it stay empty. Where the last batch that is left ends before `offset`,
-        an empty segment says where the log ends: a start would take it for a loss.
+        an empty segment says where the log ends: a start would take it for a loss. OSError: if the log's end has
+        moved, not all that has to be done was.
         """
         assert not any(segment.is_dirty for segment in self.segments), f"{self.topic_partition} has unsynced records"
         if offset >= self.log_end:
             return []
         number = bisect_right(self._bases, offset)
         kept, leaving = self.segments[:number], self.segments[number:]
+        position = at_start(partial(kept[-1].locate, offset)) if kept else 0
         self.filed_end = self.synced_end = self.log_end = offset
         self._synced_part = None
         self.log_start = min(self.log_start, offset)
@@ -513,7 +515,7 @@ class Log:
         self.set_segments(kept)
         end = NO_OFFSET  # Nothing of it is common history.
         if kept:
-            end = kept[-1].cut(at_start(partial(kept[-1].locate, offset)), offset)
+            end = kept[-1].cut(position, offset)
             if self.has_transactions:
                 file = kept[-1].open_txn_index()
                 self._side_files.append(file)

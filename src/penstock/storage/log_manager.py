@@ -427,7 +427,10 @@ class LogManager:
                     log_start=log_start)  # fmt: skip
 
     async def _shorten(self, partition_log: Log, offset: Offset, shorten: Callable[[Offset], list[str]]) -> None:
-        """Do what takes away everything from `offset` on, between moving the recovery point and a sync."""
+        """Do what takes away everything from `offset` on, between moving the recovery point and a sync.
+
+        OSError: nothing has been taken away, or the log has failed.
+        """
         partition_log.is_cutting = True
         try:
             # Cleaning reads segments that are about to go. It is seldom under way, so nobody keeps an event for it.
@@ -457,7 +460,13 @@ class LogManager:
             points[partition_log.topic_partition] = min(points.get(partition_log.topic_partition, offset), offset)
             await self._checkpoints.store()
             _check_sound(partition_log)  # As above: the other may be in the same directory even.
-            paths = shorten(offset)
+            end = partition_log.log_end
+            try:
+                paths = shorten(offset)
+            except OSError as error:
+                if partition_log.log_end != end:
+                    partition_log.fail(f"it was cut in part: {error}")  # The next start finds out what is left.
+                raise
             self.cleaner.on_truncated(partition_log.topic_partition, offset)
         finally:
             partition_log.flush_in_flight = False
