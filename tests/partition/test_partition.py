@@ -599,6 +599,17 @@ def test_a_cut_that_could_not_begin_is_tried_again(tmp_path: Path, monkeypatch: 
     run(scenario)
 
 
+def test_what_was_left_to_the_kernel_is_synced_when_the_topic_wants_that(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        partition = following(PosixFileSystem(), tmp_path, TopicConfig(durability="os"), b"a")
+        partition.take_config(TopicConfig())
+        assert not partition.is_safe
+        await partition._commit.finish()
+        assert partition.is_safe
+
+    run(scenario)
+
+
 def test_an_epoch_without_records_does_not_cost_those_of_others_at_the_next_start(tmp_path: Path) -> None:
     """What was noted of it is taken back: a start would take the records that came in its place for unsound."""
 

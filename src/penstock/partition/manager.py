@@ -232,7 +232,7 @@ class PartitionManager:
             elif existing is None and key not in self._unopened:
                 self._queued[key] = None
             elif existing is not None:
-                existing.log.config = config
+                existing.take_config(config)
                 if before is None or before.partitions[state.partition : state.partition + 1] != (state,):
                     self._take_role(topic, state)
 

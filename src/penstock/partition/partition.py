@@ -216,6 +216,12 @@ class Partition:
             self.fail_uncommitted(ErrorCode.not_leader_or_follower)
             self.waiters.wake_all()
 
+    def take_config(self, config: TopicConfig) -> None:
+        """What the topic's settings are from now on."""
+        self.log.config = config
+        if self._is_durable and not self.is_safe:
+            self._commit.request(self.log)  # What has been left to the kernel: a fetcher waits for that.
+
     @property
     def isr_min(self) -> int:
         """How many replicas have to be in sync; never more than there are."""
