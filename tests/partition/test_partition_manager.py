@@ -10,11 +10,12 @@ import pytest
 
 from penstock.base.config import BrokerConfig
 from penstock.base.errors import ErrorCode, Refused
-from penstock.base.types import LeaderEpoch, NodeId
+from penstock.base.types import LeaderEpoch, NodeId, TopicPartition
 from penstock.cluster.image import ClusterImage, PartitionState, TopicImage
 from penstock.partition.manager import REOPEN_INTERVAL_S, PartitionManager
 from penstock.partition.peers import PeerLink
 from penstock.partition.replication import Replication
+from penstock.storage.format import LEADER_EPOCH_CHECKPOINT
 from penstock.storage.fs import PosixFileSystem
 from penstock.storage.log_manager import LogManager
 
@@ -38,6 +39,7 @@ class ShutFileSystem(PosixFileSystem):
     def __init__(self) -> None:
         super().__init__()
         self.shut: set[int] = set()
+        self.unreadable: set[int] = set()  # Their leader epochs.
         self.asked: list[int] = []  # For which partitions.
 
     def mkdir(self, path: str) -> None:
@@ -47,6 +49,12 @@ class ShutFileSystem(PosixFileSystem):
             if int(number) in self.shut:
                 raise OSError(errno.EAGAIN, "for this test", path)
         super().mkdir(path)
+
+    def read_all(self, path: str) -> bytes:
+        directory, _, name = path.rpartition("/")
+        if name == LEADER_EPOCH_CHECKPOINT and int(directory.rpartition("-")[2]) in self.unreadable:
+            raise OSError(errno.EIO, "for this test", path)
+        return super().read_all(path)
 
 
 class NoLinks:
@@ -61,7 +69,7 @@ class World:
         config = BrokerConfig(node_id=NodeId(1), data_dir=str(directory))
         self.clock = Clock()
         self.fs = ShutFileSystem()
-        logs = LogManager(config=config, fs=self.fs, clock=self.clock)
+        self.logs = logs = LogManager(config=config, fs=self.fs, clock=self.clock)
         logs.start()
         replication = Replication(config=config, clock=self.clock, links=NoLinks(), broker_epoch=lambda: 1)
         self.manager = PartitionManager(config=config, fs=self.fs, clock=self.clock, logs=logs, replication=replication)
@@ -114,3 +122,42 @@ def test_a_full_disk_is_asked_for_one_partition_at_a_time(tmp_path: Path) -> Non
         assert world.look() == [0, 1, 2]
 
     run(scenario, tmp_path, partitions=3)
+
+
+def test_a_partition_of_which_only_the_log_can_be_opened_holds_up_no_other(tmp_path: Path) -> None:
+    """Retention and compaction go over all logs; of this one nobody knows what is committed."""
+
+    def scenario(world: World) -> None:
+        number, half_open = 0, TopicPartition("t", 0)
+        world.fs.shut, world.fs.unreadable = set(), {number}
+        (tmp_path / "t-0").mkdir()
+        (tmp_path / "t-0" / LEADER_EPOCH_CHECKPOINT).write_text("0\n0\n")
+        for _ in range(3):
+            world.look()
+        assert world.opened() == [1, 2]
+        half_opened = world.logs.logs[half_open]
+        assert world.logs.high_watermark_of(half_open) == world.logs.last_stable_offset_of(half_open) == 0
+        for partition_log in world.logs.logs.values():
+            world.logs._apply_retention(partition_log, 0)
+        world.fs.unreadable = set()
+        world.look()
+        assert world.opened() == [0, 1, 2]
+        assert world.manager.get("t", number).log is half_opened  # With the files that wait for their sync.
+
+    run(scenario, tmp_path, partitions=3)
+
+
+def test_a_log_without_its_partition_goes_with_its_topic(tmp_path: Path) -> None:
+    async def life() -> None:
+        world = World(tmp_path, 1)
+        world.fs.shut, world.fs.unreadable = set(), {0}
+        (tmp_path / "t-0").mkdir()
+        (tmp_path / "t-0" / LEADER_EPOCH_CHECKPOINT).write_text("0\n0\n")
+        world.look()
+        assert list(world.logs.logs)
+        world.manager.apply(ClusterImage())
+        assert not world.logs.logs
+        await world.logs.stop()
+        assert not (tmp_path / "t-0").exists()
+
+    asyncio.run(life())

@@ -67,8 +67,8 @@ class PartitionManager:
         self._topic_names: dict[UUID, str] = {}
         self._topics: dict[str, TopicImage] = {}  # As last applied.
         self._defaults = config.topic_defaults
-        logs.high_watermark_of = lambda tp: self._partitions[tp].high_watermark
-        logs.last_stable_offset_of = lambda tp: self._partitions[tp].last_stable_offset
+        logs.high_watermark_of = self._high_watermark_of
+        logs.last_stable_offset_of = self._last_stable_offset_of
         logs.replicated_high_watermarks = self._replicated_high_watermarks
 
     def __iter__(self) -> Iterator[Partition]:
@@ -141,6 +141,16 @@ class PartitionManager:
         now_ms = self._clock.now_ms()
         for partition in self._partitions.values():
             partition.producers.expire(now_ms, self._config.producer_id_expiration_ms)
+
+    def _high_watermark_of(self, topic_partition: TopicPartition) -> Offset:
+        partition = self._partitions.get(topic_partition)
+        if partition is None:  # Its log could be opened, and no more: nothing is known to be committed.
+            return self._logs.logs[topic_partition].log_start
+        return partition.high_watermark
+
+    def _last_stable_offset_of(self, topic_partition: TopicPartition) -> Offset:
+        partition = self._partitions.get(topic_partition)
+        return self._high_watermark_of(topic_partition) if partition is None else partition.last_stable_offset
 
     def _replicated_high_watermarks(self) -> dict[TopicPartition, Offset]:
         """Of the partitions with other replicas: alone, a log says by itself how far it is committed."""
@@ -277,7 +287,11 @@ class PartitionManager:
     def _open(self, topic: TopicImage, state: PartitionState, config: TopicConfig) -> None:
         topic_partition = TopicPartition(topic.name, state.partition)
         try:
-            partition_log = self._logs.open(topic_partition, topic.topic_id, config)
+            # If it was the rest that could not be opened, its log is here, perhaps with files that wait for their sync.
+            partition_log = self._logs.logs.get(topic_partition)
+            if partition_log is None:
+                partition_log = self._logs.open(topic_partition, topic.topic_id, config)
+            partition_log.config = config
             partition = self._partition(topic, partition_log)
         except OSError as error:
             # The topic exists all the same: clients are told, and it is tried again (`try_unopened`).
@@ -352,4 +366,5 @@ class PartitionManager:
             partition.fail_uncommitted(code)
             partition.resign()  # Who holds it still, as coordinators do, must not take it for led.
             partition.waiters.wake_all()
-            self._logs.delete(partition.topic_partition)
+        if TopicPartition(*key) in self._logs.logs:
+            self._logs.delete(TopicPartition(*key))
