@@ -302,7 +302,7 @@ class Fetcher:
                 following.fault = ""
             except (CorruptBatch, Refused) as error:
                 self._on_fault(following, f"records of the leader cannot be stored: {error}")
-            if not partition.is_safe:
+            if not partition.is_safe and partition.log.failure is None:  # Else nobody will sync it any more.
                 self._unsafe.add(partition)
 
     def _is_throttled(self, following: Following) -> bool:
