@@ -1,14 +1,19 @@
 """What a fetcher asks for when partitions come and go while it works."""
 
 import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from penstock.base.clock import SystemClock
+from penstock.base.errors import ErrorCode, Refused
 from penstock.base.types import LeaderEpoch, NodeId, Offset, TopicPartition
+from penstock.partition import fetcher as fetcher_module
 from penstock.partition.fetcher import REST_S, Fetcher
+from penstock.partition.peers import PeerLost
 from penstock.partition.replication_quota import ReplicationQuota
 from penstock.wire.fetch_request import read_fetch_request
 from penstock.wire.follower_fetch import FOLLOWER_VERSION, Copied, FollowerReply
@@ -98,6 +103,75 @@ def test_a_log_is_not_cut_as_a_leader_said_who_has_just_been_replaced() -> None:
         asyncio.get_running_loop().call_soon(fetcher.drop, replaced)  # By an image that comes in the same turn.
         await taking
         assert (replaced.cuts, kept.cuts) == ([], [diverging])
+        await fetcher.stop()
+
+    asyncio.run(scenario())
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+class HeldLink:
+    """A leader that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[FollowerReply] = asyncio.get_running_loop().create_future()
+        self.is_asked = False
+
+    async def ask_raw(self, *_: object) -> FollowerReply:
+        self.is_asked = True
+        return await self.reply
+
+    def close(self) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(PeerLost("closed"))
+
+
+def test_a_reply_of_an_assignment_that_is_over_does_not_count_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another broker has led in between, whose records were acknowledged: the old leader knew nothing of them."""
+
+    async def scenario() -> None:
+        links: list[HeldLink] = []
+
+        async def connect(node_id: int) -> HeldLink:
+            links.append(HeldLink())
+            return links[-1]
+
+        fetcher, one = new_fetcher(), partition(0)
+        fetcher._links = SimpleNamespace(connect=connect)  # type: ignore[assignment]
+        monkeypatch.setattr(fetcher_module, "read_follower_reply", lambda reply: reply)
+        fetcher.follow(one, LeaderEpoch(5), is_in_sync=True)
+        await until(lambda: bool(links) and links[0].is_asked)
+        fetcher.drop(one)
+        # In one turn of the loop: what was asked for in epoch 5 is answered, and epoch 7 begins with the same leader.
+        links[0].reply.set_result(diverging_reply((LeaderEpoch(4), Offset(5)), 1))
+        fetcher.follow(one, LeaderEpoch(7), is_in_sync=True)
+        await until(lambda: len(links) == 2)
+        assert one.cuts == []
+        await fetcher.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_has_failed_holds_up_no_other_partition_of_its_leader() -> None:
+    """Nobody will sync what it has."""
+
+    async def scenario() -> None:
+        fetcher, failed = new_fetcher(), partition(0)
+        failed.is_safe = False
+        failed.log = SimpleNamespace(failure="the disk could not be cut back", log_end=10)
+
+        def refuse(records: memoryview) -> None:
+            raise Refused(ErrorCode.kafka_storage_error, failed.log.failure)
+
+        failed.copy = refuse
+        fetcher.follow(failed, LeaderEpoch(1), is_in_sync=True)
+        items = [Copied(Copy.topic_id, 0, 0, 10, 0, memoryview(b"records"), None)]
+        async with asyncio.timeout(1):
+            await fetcher._take(FollowerReply(0, 7, items))
         await fetcher.stop()
 
     asyncio.run(scenario())

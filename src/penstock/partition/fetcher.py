@@ -198,6 +198,8 @@ class Fetcher:
                 continue
             body = self._request(int(wait_s * 1000))
             reply = await link.ask_raw(FETCH, FOLLOWER_VERSION, body, self._wait_max_ms / 1000 + REPLY_S_MAX)
+            if self._is_interrupted:  # It came in the turn in which partitions were added, be it the same ones anew.
+                raise PeerLost("partitions have been added")
             await self._take(read_follower_reply(reply))
 
     def _begin_session(self) -> None:
