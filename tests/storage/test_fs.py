@@ -1,4 +1,5 @@
 import os
+import socket
 import threading
 
 import pytest
@@ -29,6 +30,20 @@ def test_a_short_write_is_completed(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "writev", lambda fd, buffers: whole(fd, [b"".join(buffers)[:4]]))
     file.write([b"one", b"two", b"three"])
     assert file.read(0, 100) == b"onetwothree"
+
+
+def test_what_a_file_no_longer_has_is_not_sent_for_ever(tmp_path):
+    """No bytes are what a socket without room takes, too: who sends would try again and again."""
+    file = PosixFileSystem().open(f"{tmp_path}/f", create=True)
+    file.write([b"0123456789"])
+    left, right = socket.socketpair()
+    with left, right:
+        assert file.send(left.fileno(), 8, 4) == 2
+        with pytest.raises(OSError):
+            file.send(left.fileno(), 10, 2)
+        left.setblocking(False)
+        while file.send(left.fileno(), 0, 10):
+            pass  # Until the socket has no room.
 
 
 def test_a_read_that_would_wait_gives_none(tmp_path, monkeypatch):

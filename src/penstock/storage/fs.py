@@ -148,9 +148,12 @@ class PosixFile:
 
     def send(self, descriptor: int, position: int, size: int) -> int:
         try:
-            return os.sendfile(descriptor, self._fd, position, size)
+            count = os.sendfile(descriptor, self._fd, position, size)
         except BlockingIOError:
             return 0
+        if not count:  # As of a socket without room, for which the sender would wait and try again, for ever.
+            raise OSError(errno.ENODATA, "the file is shorter than it was", self.path)
+        return count
 
     def reserve(self, position: int, size: int) -> None:
         preallocation.reserve(self._fd, position, size)
