@@ -22,6 +22,7 @@ from penstock.storage.log_manager import LogManager
 from penstock.wire.batch import CorruptBatch, Record, build_batch, records_of, stamp
 
 TP = TopicPartition("topic", 0)
+MAGIC_AT = 16  # In a batch.
 
 
 class HeldFileSystem(PosixFileSystem):
@@ -420,6 +421,28 @@ def test_a_damaged_or_premature_snapshot_is_not_believed(tmp_path: Path) -> None
         assert not premature.exists()
         again = partition.append(idempotent(0, b"a"), produce_version=9)
         assert place_of(again) == place_of(first)
+
+    run(scenario)
+
+
+def test_a_log_that_is_damaged_before_the_newest_snapshot_is_opened(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = TopicConfig(index_interval_bytes=300)
+        partition = open_partition(PosixFileSystem(), tmp_path, config)
+        for n in range(20):
+            data = build_batch([Record(0, n, None, b"value")], base_offset=0)
+            partition.append(memoryview(data), produce_version=9)
+            if n == 8:
+                partition.store_producers()
+        partition._commit.request(partition.log)
+        await partition._commit.finish()
+        await partition._logs.checkpoint()
+        path = tmp_path / "topic-0" / f"{0:020d}.log"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 20 * 8 + MAGIC_AT] ^= 0xFF  # Long synced, and not looked at by recovery.
+        path.write_bytes(content)
+        partition = open_partition(PosixFileSystem(), tmp_path, config)
+        assert (partition.log.failure, partition.log.log_end) == (None, 20)
 
     run(scenario)
 

@@ -10,6 +10,7 @@ do, and a snapshot stays until the recovery point has passed the next one.
 
 from functools import partial
 
+from penstock.base.errors import Refused
 from penstock.base.logging import get_logger
 from penstock.base.types import Offset
 from penstock.partition.producer_snapshot import (
@@ -81,10 +82,10 @@ class ProducerFiles:
         for segment, end in zip(segments, ends, strict=True):
             if end <= start:
                 continue
-            position = at_start(partial(segment.locate, start)) if start > segment.base_offset else 0
             written_ms = min(now_ms, segment.created_ms)
             aborted: list[AbortedTxn] = []
             try:
+                position = at_start(partial(segment.locate, start)) if start > segment.base_offset else 0
                 for at, header in scan_headers(segment.file.read, position, segment.size, segment.base_offset):
                     marker = None
                     if header.is_transactional:
@@ -94,8 +95,8 @@ class ProducerFiles:
                         ended = state.transactions.aborted(header.producer_id, Offset(header.base_offset))
                         aborted += () if ended is None else (ended,)
                     state.apply(header, header.base_offset, written_ms, marker)
-            except (BadBatch, CorruptBatch) as error:
-                # Damage below the recovery point, which recovery has reported.
+            except (BadBatch, CorruptBatch, Refused) as error:
+                # Damage below the recovery point, which recovery has reported if it has looked there.
                 log.error("producers behind damage are not known", segment=segment.path(), error=error)
             self._restore_aborted(segment, end, aborted)
 
