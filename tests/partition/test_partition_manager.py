@@ -1,8 +1,9 @@
-"""Which partitions are opened when the disk does not let us."""
+"""Which partitions are opened when the disk, or a fault of ours, does not let us."""
 
 import asyncio
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -11,7 +12,8 @@ import pytest
 from penstock.base.config import BrokerConfig
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.types import LeaderEpoch, NodeId, TopicPartition
-from penstock.cluster.image import ClusterImage, PartitionState, TopicImage
+from penstock.cluster.image import ClusterImage, ConfigImage, PartitionState, TopicImage
+from penstock.cluster.records import ALL_BROKERS
 from penstock.partition.manager import REOPEN_INTERVAL_S, PartitionManager
 from penstock.partition.peers import PeerLink
 from penstock.partition.replication import Replication
@@ -75,7 +77,8 @@ class World:
         self.manager = PartitionManager(config=config, fs=self.fs, clock=self.clock, logs=logs, replication=replication)
         states = [PartitionState(number, ALONE, ALONE, NodeId(1), LeaderEpoch(0), 0) for number in range(partitions)]
         self.fs.shut = set(range(partitions))
-        self.manager.apply(ClusterImage(topics={"t": TopicImage("t", UUID(int=1), tuple(states))}))
+        self.image = ClusterImage(topics={"t": TopicImage("t", UUID(int=1), tuple(states))})
+        self.manager.apply(self.image)
         self.fs.asked.clear()
 
     def look(self) -> list[int]:
@@ -161,3 +164,14 @@ def test_a_log_without_its_partition_goes_with_its_topic(tmp_path: Path) -> None
         assert not (tmp_path / "t-0").exists()
 
     asyncio.run(life())
+
+
+def test_broker_settings_that_cannot_be_used_keep_no_partition_shut(tmp_path: Path) -> None:
+    def scenario(world: World) -> None:
+        settings = {"log.cleanup.policy": "tiered"}  # Of another version.
+        world.manager.apply(replace(world.image, broker_configs={ALL_BROKERS: ConfigImage(settings, 1)}))
+        world.fs.shut = set()
+        world.look()
+        assert world.opened() == [0, 1]
+
+    run(scenario, tmp_path, partitions=2)

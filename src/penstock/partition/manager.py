@@ -204,7 +204,7 @@ class PartitionManager:
     def apply(self, image: ClusterImage) -> None:
         """Open, update and delete partitions until they are as the image says."""
         self._own = image.brokers.get(self._config.node_id)
-        config = image.broker_config(self._config)
+        config = self._broker_config(image)
         self._replication.quotas.set_rates(
             leader=config.leader_replication_throttled_rate, follower=config.follower_replication_throttled_rate
         )
@@ -275,6 +275,14 @@ class PartitionManager:
         del self._queued[key]
         topic = self._topics[key[0]]
         self._open(topic, topic.partitions[key[1]], self._topic_config(topic))
+
+    def _broker_config(self, image: ClusterImage) -> BrokerConfig:
+        try:
+            return image.broker_config(self._config)
+        except InvalidConfig as error:
+            # As of a topic's, below.
+            log.error("broker settings of the cluster cannot be used: those of the properties apply", error=error)
+            return self._config
 
     def _topic_config(self, topic: TopicImage) -> TopicConfig:
         try:
