@@ -14,11 +14,12 @@ from penstock.base.errors import ErrorCode, Refused
 from penstock.base.types import LeaderEpoch, NodeId, TopicPartition
 from penstock.cluster.image import ClusterImage, ConfigImage, PartitionState, TopicImage
 from penstock.cluster.records import ALL_BROKERS
-from penstock.partition.manager import REOPEN_INTERVAL_S, PartitionManager
+from penstock.partition.manager import OPEN_SLICE_S, REOPEN_INTERVAL_S, PartitionManager
 from penstock.partition.peers import PeerLink
 from penstock.partition.replication import Replication
 from penstock.storage.format import LEADER_EPOCH_CHECKPOINT
 from penstock.storage.fs import PosixFileSystem
+from penstock.storage.journal_format import LogKey
 from penstock.storage.log_manager import LogManager
 
 ALONE = (NodeId(1),)
@@ -34,6 +35,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.seconds
 
+    def pass_s(self, seconds: float) -> None:
+        self.seconds += seconds
+
 
 class ShutFileSystem(PosixFileSystem):
     """The real disk, which lets nobody into some partitions."""
@@ -42,12 +46,17 @@ class ShutFileSystem(PosixFileSystem):
         super().__init__()
         self.shut: set[int] = set()
         self.unreadable: set[int] = set()  # Their leader epochs.
+        self.faulty: set[int] = set()  # Here a fault of ours comes to light.
+        self.on_asked: Callable[[], None] = lambda: None
         self.asked: list[int] = []  # For which partitions.
 
     def mkdir(self, path: str) -> None:
         topic, _, number = path.rpartition("-")
         if topic.endswith("/t"):
             self.asked.append(int(number))
+            self.on_asked()
+            if int(number) in self.faulty:
+                raise RuntimeError("for this test")
             if int(number) in self.shut:
                 raise OSError(errno.EAGAIN, "for this test", path)
         super().mkdir(path)
@@ -64,6 +73,11 @@ class NoLinks:
         raise OSError(errno.ECONNREFUSED, "nobody is there")
 
 
+def image_of(partitions: int) -> ClusterImage:
+    states = [PartitionState(number, ALONE, ALONE, NodeId(1), LeaderEpoch(0), 0) for number in range(partitions)]
+    return ClusterImage(topics={"t": TopicImage("t", UUID(int=1), tuple(states))})
+
+
 class World:
     """A broker with one topic, all of which is shut at first."""
 
@@ -73,12 +87,12 @@ class World:
         self.fs = ShutFileSystem()
         self.logs = logs = LogManager(config=config, fs=self.fs, clock=self.clock)
         logs.start()
-        replication = Replication(config=config, clock=self.clock, links=NoLinks(), broker_epoch=lambda: 1)
+        self.replication = replication = Replication(
+            config=config, clock=self.clock, links=NoLinks(), broker_epoch=lambda: 1
+        )
         self.manager = PartitionManager(config=config, fs=self.fs, clock=self.clock, logs=logs, replication=replication)
-        states = [PartitionState(number, ALONE, ALONE, NodeId(1), LeaderEpoch(0), 0) for number in range(partitions)]
         self.fs.shut = set(range(partitions))
-        self.image = ClusterImage(topics={"t": TopicImage("t", UUID(int=1), tuple(states))})
-        self.manager.apply(self.image)
+        self.manager.apply(image_of(partitions))
         self.fs.asked.clear()
 
     def look(self) -> list[int]:
@@ -169,9 +183,65 @@ def test_a_log_without_its_partition_goes_with_its_topic(tmp_path: Path) -> None
 def test_broker_settings_that_cannot_be_used_keep_no_partition_shut(tmp_path: Path) -> None:
     def scenario(world: World) -> None:
         settings = {"log.cleanup.policy": "tiered"}  # Of another version.
-        world.manager.apply(replace(world.image, broker_configs={ALL_BROKERS: ConfigImage(settings, 1)}))
+        world.manager.apply(replace(image_of(2), broker_configs={ALL_BROKERS: ConfigImage(settings, 1)}))
         world.fs.shut = set()
         world.look()
         assert world.opened() == [0, 1]
 
     run(scenario, tmp_path, partitions=2)
+
+
+def test_a_fault_of_ours_in_one_partition_keeps_no_other_shut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def scenario(world: World) -> None:
+        world.fs.shut, world.fs.faulty = set(), {1}
+        world.look()
+        world.manager.apply(image_of(3))
+        assert world.opened() == [0, 2]
+        assert world.manager.unopened == [LogKey(UUID(int=1), 1)]
+        with pytest.raises(Refused) as refused:
+            world.manager.get("t", 1)
+        assert refused.value.code is ErrorCode.kafka_storage_error
+        world.fs.faulty = set()
+        world.look()
+        assert world.opened() == [0, 1, 2]
+
+    run(scenario, tmp_path, partitions=1)
+    (record,) = [record for record in caplog.records if record.exc_info is not None]
+    assert record.getMessage() == "partition cannot be opened partition=t-1 error='for this test'"
+
+
+def test_what_waits_to_be_opened_is_not_open(tmp_path: Path) -> None:
+    def scenario(world: World) -> None:
+        world.fs.shut = set()
+        for _ in range(2):
+            world.look()
+        assert world.manager.unopened == []
+        world.manager.begin_roles()
+        world.fs.on_asked = lambda: world.clock.pass_s(OPEN_SLICE_S)
+        world.manager.apply(image_of(4))
+        assert world.opened() == [0, 1, 2]
+        assert world.manager.unopened == [LogKey(UUID(int=1), 3)]
+
+    run(scenario, tmp_path, partitions=2)
+
+
+def test_what_is_not_open_is_not_known_while_the_image_has_not_been_applied(tmp_path: Path) -> None:
+    """A start takes away the journal of the last life unless it hears of a partition that may need it."""
+
+    def scenario(world: World) -> None:
+        set_topic = world.replication.quotas.set_topic
+        world.replication.quotas.set_topic = broken  # type: ignore[method-assign]
+        with pytest.raises(RuntimeError):
+            world.manager.apply(image_of(2))
+        world.replication.quotas.set_topic = set_topic  # type: ignore[method-assign]
+        for _ in range(2):
+            with pytest.raises(OSError, match="could not be followed") as refused:
+                _ = world.manager.unopened
+            world.manager.apply(image_of(2))  # What the first one has left out may be passed over.
+        assert refused.value.errno is None  # Whoever starts it would be shown the system's words for that instead.
+
+    run(scenario, tmp_path, partitions=1)
+
+
+def broken(*_: object, **__: object) -> None:
+    raise RuntimeError("for this test")

@@ -58,8 +58,9 @@ class PartitionManager:
         self._has_roles = False  # Whether the broker is registered.
         self._own: BrokerRegistration | None = None  # As the image has it.
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._unopened: dict[tuple[str, int], None] = {}  # Ours, but the disk did not let us; tried in this order.
+        self._unopened: dict[tuple[str, int], None] = {}  # Ours, but could not be opened; tried in this order.
         self._queued: dict[tuple[str, int], None] = {}  # Ours, and soon to be opened.
+        self._is_followed = True  # No image has been applied in part: all that is ours is in one of those three.
         self._opening: asyncio.Task[None] | None = None
         self._refused = RefusedBatches()
         self._demand_left_s = 0.0  # What may still be opened on demand in this slice.
@@ -203,6 +204,7 @@ class PartitionManager:
 
     def apply(self, image: ClusterImage) -> None:
         """Open, update and delete partitions until they are as the image says."""
+        is_followed, self._is_followed = self._is_followed, False
         self._own = image.brokers.get(self._config.node_id)
         config = self._broker_config(image)
         self._replication.quotas.set_rates(
@@ -221,6 +223,7 @@ class PartitionManager:
             self._apply_topic(topic)
         # Before the broker serves anybody it opens all that it has.
         self._open_some(OPEN_SLICE_S if self._has_roles else float("inf"))
+        self._is_followed = is_followed
         if self._queued and self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open_rest(), name="opening partitions")
 
@@ -301,10 +304,12 @@ class PartitionManager:
                 partition_log = self._logs.open(topic_partition, topic.topic_id, config)
             partition_log.config = config
             partition = self._partition(topic, partition_log)
-        except OSError as error:
+        except Exception as error:
+            # Of whatever kind: the fault of one keeps no other shut, and who takes the journal away has to hear of it.
             # The topic exists all the same: clients are told, and it is tried again (`try_unopened`).
             if topic_partition not in self._unopened:
-                log.error("partition cannot be opened", partition=topic_partition, error=error)
+                report = log.error if isinstance(error, OSError) else log.exception
+                report("partition cannot be opened", partition=topic_partition, error=error)
                 self._unopened[topic_partition] = None
             return
         for header, code in self._refused.take(topic.name, topic.topic_id, state.partition):
@@ -322,8 +327,13 @@ class PartitionManager:
 
     @property
     def unopened(self) -> list[LogKey]:
-        """What the journal knows the logs by that could not be opened."""
-        return [LogKey(self._topics[topic].topic_id, partition) for topic, partition in self._unopened]
+        """What the journal knows the logs by that are ours and not open; OSError when we cannot tell."""
+        if not self._is_followed:
+            raise OSError(
+                "the cluster's metadata could not be followed, for the reason above: what is ours is not known"
+            )
+        not_open = (*self._unopened, *self._queued)
+        return [LogKey(self._topics[topic].topic_id, partition) for topic, partition in not_open]
 
     def try_unopened(self) -> None:
         """Try again to open what could not be opened, at most once in a while."""
