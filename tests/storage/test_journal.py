@@ -482,6 +482,47 @@ def test_a_start_fails_whose_journal_is_needed_later():
     machine.run(third(machine))
 
 
+def journaled_only(path):
+    """A life whose newest record in each of three logs is in the journal alone: their own files lose it."""
+
+    async def life():
+        logs, opened = await serving(PosixFileSystem(), path)
+        for log in opened:
+            append(log, (b"journaled",))
+        await commit(logs, *opened)
+        assert not any(is_filed(log) for log in opened)
+
+    run(life())
+    for number in range(3):
+        file = path / f"topic{number}-0" / "00000000000000000000.log"
+        file.write_bytes(file.read_bytes()[: read_header(file.read_bytes()).size])
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_journal_stays_with_the_directory_of_a_log_that_nobody_has_asked_for(tmp_path, is_there):
+    """Its partition is on another broker by now, or we have failed to see that it is ours."""
+
+    async def second():
+        logs = started(PosixFileSystem(), tmp_path)
+        for number in range(2):
+            assert values_of(read_all(logs.open(*topic(number), CONFIG))) == [b"value", b"journaled"]
+        logs.end_replay(())
+        assert (tmp_path / f"{PATH}-1-stray").exists() == is_there
+        assert not (tmp_path / PATH).exists()
+
+    async def third():
+        logs = started(PosixFileSystem(), tmp_path)
+        log = logs.open(*topic(2), CONFIG)
+        assert (log.log_end, log.recovery_point) == ((1, 1) if is_there else (0, 0))
+
+    journaled_only(tmp_path)
+    if not is_there:
+        (tmp_path / "topic2-0").rename(tmp_path / "topic3-0")
+        (tmp_path / "topic3-0" / "partition.metadata").unlink()
+    run(second())
+    run(third())
+
+
 @pytest.mark.parametrize(
     ("generation", "position"),
     [

@@ -5,7 +5,7 @@ are appended from there on, as they were. Those that the log has are passed over
 """
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from penstock.base.errors import Refused
 from penstock.base.logging import get_logger
@@ -103,12 +103,13 @@ class JournalReplay:
             self._disowned.add(key)
         return key in self._disowned
 
-    def left(self, hosted: Collection[LogKey]) -> list[LogKey]:
-        """Those of these logs that have not been given what is theirs: they are damaged."""
-        return [key for key in hosted if key in self._pieces]
+    @property
+    def left(self) -> list[LogKey]:
+        """Logs that have not been given what is theirs. Those that are open are damaged."""
+        return list(self._pieces)
 
     def end(self) -> None:
-        """All logs that are hosted here have been opened and have theirs: remove the journal for good."""
+        """Every log that is here has what is its own: remove the journal for good."""
         self._pieces = {}
         if self._fs.exists(self._path):
             self._fs.remove(self._path)

@@ -14,7 +14,7 @@ penstock.journal                   the newest records of many logs, unless the s
 import asyncio
 import errno
 import itertools
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from random import Random, SystemRandom
 from typing import NamedTuple
 from uuid import UUID
@@ -32,6 +32,7 @@ from penstock.storage.format import (
     CLEANER_CHECKPOINT,
     JOURNAL,
     PARTITION_METADATA,
+    parse_partition_directory,
     partition_directory,
 )
 from penstock.storage.fs import FileSystem
@@ -156,17 +157,35 @@ class LogManager:
 
         OSError when it is. A log that cannot be opened now may be shortened later, when nobody remembers the journal.
         """
-        for key in self._replay.left(list(unopened)):
+        opened = {partition_log.key for partition_log in self.logs.values()}
+        damaged = [key for key in self._replay.left if key in opened]
+        closed = [key for key in self._replay.left if key not in opened]
+        if shut := next((key for key in unopened if key in closed), None):
             raise OSError(
-                f"partition {key.partition} of topic {key.topic_id} cannot be opened, for the reason above, and its"
+                f"partition {shut.partition} of topic {shut.topic_id} cannot be opened, for the reason above, and its"
                 " newest records are in the journal alone. Mend that, on a full disk by making room, and start again"
             )  # Without a number, for which there are words of the system's.
-        hosted = [partition_log.key for partition_log in self.logs.values() if partition_log.key is not None]
-        if damaged := self._replay.left(hosted):
-            self._checkpoints.store_now()  # Up to where they had been: a start without the journal has to miss it, too.
-            self._replay.set_aside(f"it has records of damaged logs: {damaged}")
+        unasked = self._with_directories(closed)
+        if damaged or unasked:
+            # Up to where they had been: a start without the journal has to miss it, too.
+            for key, topic_partition in unasked.items():
+                self._checkpoints.raise_recovery_point(topic_partition, self._replay.span_of(key).filed_end)
+            self._checkpoints.store_now()
+            self._replay.set_aside(f"it has records of logs that are damaged, {damaged}, or not ours, {list(unasked)}")
         self._replay.end()
         self.commit.allow_journal()
+
+    def _with_directories(self, closed: Collection[LogKey]) -> dict[LogKey, TopicPartition]:
+        """Those of these logs that are here still, whatever has become of their partitions."""
+        found: dict[LogKey, TopicPartition] = {}
+        for name in self._fs.listdir(self.data_dir) if closed else ():
+            topic_partition = parse_partition_directory(name)
+            if topic_partition is None or topic_partition in self.logs:
+                continue
+            topic_id = read_topic_id(self._fs, self._path(name))
+            if topic_id is not None and (key := LogKey(topic_id, topic_partition.partition)) in closed:
+                found[key] = topic_partition
+        return found
 
     def start_loops(self) -> None:
         loop = asyncio.get_running_loop()
