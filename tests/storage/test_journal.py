@@ -482,6 +482,38 @@ def test_a_start_fails_whose_journal_is_needed_later():
     machine.run(third(machine))
 
 
+@pytest.mark.parametrize("is_filed", [True, False])
+def test_a_log_that_cannot_be_opened_keeps_no_broker_down_that_has_all_in_its_own_file(tmp_path, is_filed):
+    async def first():
+        logs, (log, *_) = await serving(FailingFileSystem(), tmp_path)
+        append(log)
+        await commit(logs, log)
+        if is_filed:
+            logs.commit.request(log, is_filed=True)
+            await logs.commit.finish(log)
+        await logs.checkpoint()
+
+    async def second():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        fs.before = fail("open", suffix="topic0-0/00000000000000000000.log", code=errno.EIO)
+        with pytest.raises(OSError):
+            logs.open(*topic(0), CONFIG)
+        for number in (1, 2):
+            logs.open(*topic(number), CONFIG)
+        unopened = [LogKey(topic(0)[1], 0)]
+        if is_filed:
+            logs.end_replay(unopened)
+        else:
+            with pytest.raises(OSError, match="newest records are in the journal"):
+                logs.end_replay(unopened)
+        assert (tmp_path / PATH).exists() != is_filed
+        assert not (tmp_path / f"{PATH}-1-stray").exists()
+
+    run(first())
+    run(second())
+
+
 def journaled_only(path):
     """A life whose newest record in each of three logs is in the journal alone: their own files lose it."""
 

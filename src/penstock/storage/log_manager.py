@@ -160,12 +160,14 @@ class LogManager:
         opened = {partition_log.key for partition_log in self.logs.values()}
         damaged = [key for key in self._replay.left if key in opened]
         closed = [key for key in self._replay.left if key not in opened]
-        if shut := next((key for key in unopened if key in closed), None):
+        here = self._with_directories(closed)
+        lacking = [key for key in closed if self._may_lack(key, here.get(key))]
+        if shut := next((key for key in unopened if key in lacking), None):
             raise OSError(
                 f"partition {shut.partition} of topic {shut.topic_id} cannot be opened, for the reason above, and its"
                 " newest records are in the journal alone. Mend that, on a full disk by making room, and start again"
             )  # Without a number, for which there are words of the system's.
-        unasked = self._with_directories(closed)
+        unasked = {key: here[key] for key in lacking if key in here}
         if damaged or unasked:
             # Up to where they had been: a start without the journal has to miss it, too.
             for key, topic_partition in unasked.items():
@@ -186,6 +188,14 @@ class LogManager:
             if topic_id is not None and (key := LogKey(topic_id, topic_partition.partition)) in closed:
                 found[key] = topic_partition
         return found
+
+    def _may_lack(self, key: LogKey, topic_partition: TopicPartition | None) -> bool:
+        """Whether the log's own file may lack what the journal has of it.
+
+        Below the recovery point it had that, and what is missing there now is a loss that no journal would mend.
+        """
+        synced = None if topic_partition is None else self._checkpoints.recovery_point(topic_partition)
+        return synced is None or synced < self._replay.span_of(key).end
 
     def start_loops(self) -> None:
         loop = asyncio.get_running_loop()
