@@ -11,6 +11,7 @@ import pytest
 from penstock.base.errors import Refused
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
+from penstock.sim.file_system import SimFileSystem
 from penstock.sim.process import Killed
 from penstock.storage.compaction import CleanedSegment
 from penstock.storage.format import RECOVERY_POINT_CHECKPOINT, SYNC_FAILED_MARKER
@@ -512,6 +513,46 @@ def test_a_log_that_cannot_be_opened_keeps_no_broker_down_that_has_all_in_its_ow
 
     run(first())
     run(second())
+
+
+def test_a_start_believes_nothing_that_the_journal_has_in_memory_alone():
+    """Killed while it wrote that a log is void: the next life makes it anew, and then the power goes."""
+
+    async def first(machine):
+        logs, (log, *_) = await serving(machine.fs, "data")
+        append(log, (b"deleted",))
+        await commit(logs, log)
+        assert logs._journal.knows(log.key)
+        _, has_come = hold_journal(machine.fs)
+        logs.delete(topic(0)[0])
+        await has_come.wait()
+
+    async def second(machine):
+        logs = started(machine.fs, "data")
+        assert logs.open(*topic(0), CONFIG).log_end == 0
+
+    async def third(machine):
+        logs = started(machine.fs, "data")
+        log = logs.open(*topic(0), CONFIG)
+        assert (log.log_end, log.failure, logs.damaged) == (0, None, {})
+
+    for seed in range(60):
+        machine = Machine(seed)
+        machine.run(first(machine))
+        machine.fs = SimFileSystem(machine.disk)  # Another process with the same page cache.
+        machine.run(second(machine))
+        machine.cut_power()
+        machine.run(third(machine))
+
+
+def test_a_start_fails_whose_journal_cannot_be_synced(tmp_path):
+    journaled_only(tmp_path)
+    fs = FailingFileSystem()
+    fs.before = fail("sync", suffix=PATH, code=errno.EIO)
+    with pytest.raises(OSError, match=r"penstock\.journal cannot be synced") as refused:
+        started(fs, tmp_path)
+    assert refused.value.errno is None  # As above.
+    assert (tmp_path / PATH).exists()
 
 
 def journaled_only(path):

@@ -4,6 +4,7 @@ A log is recovered by itself first: what is unsound at its end is cut off. Then 
 are appended from there on, as they were. Those that the log has are passed over, so it does no harm to do it twice.
 """
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 
@@ -34,10 +35,11 @@ class JournalReplay:
         """Read the journal, if there is one. Waits for the disk.
 
         OSError when it is damaged: nobody knows which logs it has had records of, and of which it has said that they
-        are void. It stays where it is, so that the next start finds it, too.
+        are void. It stays where it is, so that the next start finds it, too. OSError also when it cannot be synced.
         """
         if not self._fs.exists(self._path):
             return
+        self._sync()
         try:
             entries = read_journal(self._fs.read_all(self._path))
         except BadJournal as bad:
@@ -52,6 +54,17 @@ class JournalReplay:
                     self.drop(piece.key)
                 else:
                     self._pieces.setdefault(piece.key, []).append(piece)
+
+    def _sync(self) -> None:
+        """A killed broker may have had no time for it. What was void for us would not be so after a power cut."""
+        with contextlib.closing(self._fs.open(self._path, appends=False)) as file:
+            try:
+                file.sync()
+            except OSError as error:
+                raise OSError(
+                    f"{self._path} cannot be synced ({error.strerror}): what it says may be in memory alone. See to the"
+                    " disk, and start again"
+                ) from error  # Without a number, as above.
 
     def span_of(self, key: LogKey) -> JournalSpan:
         """What a recovery of the log has to know of what there is for it.
