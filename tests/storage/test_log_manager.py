@@ -8,13 +8,16 @@ import pytest
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
+from penstock.sim.file_system import SimFileSystem
 from penstock.storage.fs import PosixFileSystem
+from penstock.storage.partition_metadata import read_topic_id
 
 from .support import (
     NOW_MS,
     TOPIC_ID,
     TP,
     FailingFileSystem,
+    Machine,
     TurnableClock,
     append,
     fail,
@@ -29,6 +32,7 @@ from .support import (
 CONFIG = TopicConfig()
 OTHER = TopicPartition("other", 3)
 OTHER_ID = UUID(int=8)
+CHECKPOINTS = 2  # Files of a checkpoint, each of which is synced.
 
 
 async def commit(logs, log):
@@ -248,6 +252,43 @@ def test_reliability_rule_22_data_of_another_topic_id_is_set_aside(tmp_path):
     strays = [path for path in (tmp_path / "data").iterdir() if path.name.endswith("-stray")]
     assert len(strays) == 1
     assert (strays[0] / f"{0:020d}.log").stat().st_size > 0
+
+
+@pytest.mark.parametrize("is_idle", [False, True])
+def test_the_topic_id_of_a_log_is_on_disk_before_its_records_though_the_one_who_wrote_it_was_killed(is_idle):
+    async def first(machine):
+        logs = manager(machine.fs, "data")
+        logs.start()
+        logs.open(TP, TOPIC_ID, CONFIG)
+
+    async def second(machine):
+        logs = manager(machine.fs, "data")
+        logs.start()
+        log = logs.open(TP, TOPIC_ID, CONFIG)
+        syncs = machine.disk.syncs
+        await logs.checkpoint()
+        await logs.commit.finish()
+        assert not log.needs_flush  # An idle one costs no sync, be they thousands.
+        assert machine.disk.syncs <= syncs + CHECKPOINTS
+        if is_idle:
+            await logs.stop()
+        else:
+            append(log, [b"old"])
+            await commit(logs, log)
+
+    async def third(machine):
+        logs = manager(machine.fs, "data")
+        logs.start()
+        assert read_topic_id(machine.fs, "data/topic-0") == TOPIC_ID
+        assert read_all(logs.open(TP, OTHER_ID, CONFIG)) == []
+
+    for seed in range(20):
+        machine = Machine(seed)
+        machine.run(first(machine))
+        machine.fs = SimFileSystem(machine.disk)  # Another process with the same page cache.
+        machine.run(second(machine))
+        machine.cut_power()
+        machine.run(third(machine))
 
 
 def test_a_deleted_log_takes_nothing_and_its_files_go(tmp_path):

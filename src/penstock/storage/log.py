@@ -95,6 +95,7 @@ class Log:
         self._hints: dict[int, tuple[Segment, int]] = {}  # Offset → where its batch starts, for readers in sequence.
         self._unsynced_directories: list[str] = []  # They have entries that no sync has covered.
         self._side_files: list[File] = []  # Indexes of rolled segments and the like, to sync with the next flush.
+        self._found_files: list[str] = []  # Small ones that a start has found: perhaps no sync has covered them.
 
     # Segments
 
@@ -314,12 +315,18 @@ class Log:
         self._side_files.append(file)
         self.note_new_entry(self.directory)
 
+    def note_found_file(self, name: str) -> None:
+        """A small file was in the directory already: the next flush syncs it, and none is due for it alone."""
+        self._found_files.append(name)
+
     def begin_flush(self, *, is_whole: bool = True) -> Flush:
         """All that has been written up to now, to be synced; unless `is_whole` without the active segment."""
         active = self.active
         end = self.log_end if is_whole else max(self.synced_end, active.base_offset)
         dirty = [(segment, segment.size) for segment in self._unsynced_segments() if is_whole or segment is not active]
         self._release_txn_file()
+        while self._found_files:
+            self._side_files.append(self._fs.open(f"{self.directory}/{self._found_files.pop()}"))
         side_files, self._side_files = self._side_files, []
         directories, self._unsynced_directories = self._unsynced_directories, []
         self.flush_in_flight = True

@@ -288,6 +288,9 @@ class LogManager:
         if found_id is None:
             partition_log.note_new_entry(self.data_dir)
             partition_log.put_side_file(PARTITION_METADATA, encode_topic_id(topic_id))
+        elif not clean:
+            # Read from the page cache, perhaps: who has made the partition may have been killed before its first sync.
+            partition_log.note_found_file(PARTITION_METADATA)
         if recovery.damaged:
             self.damaged[topic_partition] = recovery.damaged
         if recovery.bytes_scanned and not clean:
