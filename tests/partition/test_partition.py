@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import struct
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from penstock.wire.batch import CorruptBatch, Record, build_batch, records_of, s
 
 TP = TopicPartition("topic", 0)
 MAGIC_AT = 16  # In a batch.
+LENGTH_AT = 8
 
 
 class HeldFileSystem(PosixFileSystem):
@@ -443,6 +445,27 @@ def test_a_log_that_is_damaged_before_the_newest_snapshot_is_opened(tmp_path: Pa
         path.write_bytes(content)
         partition = open_partition(PosixFileSystem(), tmp_path, config)
         assert (partition.log.failure, partition.log.log_end) == (None, 20)
+
+    run(scenario)
+
+
+def test_leader_epochs_are_looked_for_up_to_damage_and_no_longer(tmp_path: Path) -> None:
+    """A header may be damaged so that its batch seems to have no bytes at all: nobody may look at it for ever."""
+
+    async def scenario() -> None:
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(index_interval_bytes=300))
+        for n in range(20):
+            partition.append(memoryview(build_batch([Record(0, n, None, b"value")], base_offset=0)), produce_version=9)
+        partition._commit.request(partition.log)
+        await partition._commit.finish()
+        await partition._logs.checkpoint()
+        path = tmp_path / "topic-0" / f"{0:020d}.log"
+        content = bytearray(path.read_bytes())
+        struct.pack_into(">i", content, len(content) // 20 * 8 + LENGTH_AT, -12)
+        path.write_bytes(content)
+        (tmp_path / "topic-0/leader-epoch-checkpoint").write_text("garbage")
+        partition = open_partition(PosixFileSystem(), tmp_path, TopicConfig(index_interval_bytes=300))
+        assert partition.end_offset_for(LeaderEpoch(0)) == (0, 20)
 
     run(scenario)
 

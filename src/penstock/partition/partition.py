@@ -33,7 +33,7 @@ from penstock.storage.fs import Buffer, FileSystem
 from penstock.storage.log import Log
 from penstock.storage.log_manager import LogManager
 from penstock.storage.log_slice import LogSlice
-from penstock.storage.scan import sound_batches
+from penstock.storage.scan import BadBatch, scan_headers, sound_batches
 from penstock.storage.txn_index import AbortedTxn
 from penstock.wire.batch import (
     HEADER_BYTES,
@@ -147,11 +147,12 @@ class Partition:
         """The epochs as the batches themselves tell them; for a checkpoint that is missing, damaged or empty."""
         epochs = LeaderEpochs()
         for segment in self.log.segments:
-            position = 0
-            while position < segment.size:
-                header = read_header(segment.file.read(position, 61))
-                epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
-                position += header.size
+            try:
+                for _, header in scan_headers(segment.file.read, 0, segment.size, segment.base_offset):
+                    epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
+            except BadBatch as error:
+                # Damage below the recovery point, as when producers are read.
+                log.error("leader epochs behind damage are not known", segment=segment.path(), error=error)
         return epochs.entries
 
     # Roles
