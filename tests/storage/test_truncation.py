@@ -1,6 +1,7 @@
 """A follower's log is cut back to where its history left its leader's: for good, whatever happens meanwhile."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from penstock.storage.fs import PosixFileSystem
 from penstock.storage.log import Log
 from penstock.storage.log_manager import LogManager
 
-from .support import NOW_MS, TOPIC_ID, TP, Machine, append, by_time, manager, read_all, run, values_of
+from .support import NOW_MS, TOPIC_ID, TP, Machine, append, batch, by_time, manager, read_all, run, values_of
 from .test_crashes import commit, cut_at_every_operation, started
 
 ROLLING = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)
+COMPACTED = TopicConfig(file_delete_delay_ms=0, cleanup_policy=frozenset({"compact"}))
 
 
 def filled(logs: LogManager, count: int) -> Log:
@@ -136,3 +138,72 @@ async def find_one_history(machine: Machine, known: dict) -> None:
 
 def test_a_power_cut_at_any_operation_leaves_one_history_and_never_the_old_one_after_the_cut() -> None:
     cut_at_every_operation(write_cut_and_write, find_one_history, seeds=range(4))
+
+
+# What stays may end before the cut
+
+
+def copied(log: Log, offset: int, value: bytes) -> None:
+    """A batch of a leader's, whose compaction may have left out what came before it."""
+    log.append(batch(offset, [value], keys=[value]), offset, NOW_MS)
+
+
+async def write_gaps(machine: Machine, config: TopicConfig) -> tuple[LogManager, Log]:
+    """Offsets 1, 5 and 7, synced in the log's own files, and noted so."""
+    logs = started(machine)
+    log = logs.open(TP, TOPIC_ID, config)
+    for offset in (1, 5, 7):
+        copied(log, offset, b"%d" % offset)
+    logs.commit.request(log, is_filed=True)
+    await logs.commit.finish(log)
+    await logs.checkpoint()
+    return logs, log
+
+
+@pytest.mark.parametrize("segment_bytes", [100, 1024])
+def test_a_power_cut_while_a_log_is_cut_where_a_gap_ends_does_no_damage(segment_bytes: int) -> None:
+    config = replace(COMPACTED, segment_bytes=segment_bytes)
+
+    async def life(machine: Machine, known: dict) -> None:
+        logs, log = await write_gaps(machine, config)
+        known["is_noted"] = True
+        await logs.truncate(log, Offset(5))
+        known["is_cut"] = True
+        await logs.stop()
+
+    async def check(machine: Machine, known: dict) -> None:
+        logs = started(machine)
+        log = logs.open(TP, TOPIC_ID, config)
+        assert log.failure is None, log.failure
+        assert not logs.damaged
+        values = values_of(read_all(log))
+        assert values[:1] == [b"1"] or "is_noted" not in known
+        assert values == [b"1"] or "is_cut" not in known
+        await logs.stop()
+
+    cut_at_every_operation(life, check, seeds=range(10))
+
+
+@pytest.mark.parametrize("segment_bytes", [100, 1024])
+def test_the_recovery_point_is_not_beyond_what_stays_until_the_cut_is_synced(segment_bytes: int) -> None:
+    """Were the name of the segment that says where the log ends lost, a start would miss what is in the gap."""
+    seen = []
+
+    async def life(machine: Machine) -> None:
+        logs, log = await write_gaps(machine, replace(COMPACTED, segment_bytes=segment_bytes))
+        truncate = log.truncate
+
+        def truncate_and_look(offset: Offset) -> list[str]:
+            seen.append(logs._checkpoints.recovery_point(TP))
+            paths = truncate(offset)
+            seen.append(log.filed_end)  # What a checkpoint would note now.
+            return paths
+
+        log.truncate = truncate_and_look  # type: ignore[method-assign]
+        await logs.truncate(log, Offset(5))
+        seen.append(log.filed_end)
+        await logs.stop()
+
+    machine = Machine()
+    machine.run(life(machine))
+    assert seen == [2, 2, 5]

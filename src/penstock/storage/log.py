@@ -13,7 +13,7 @@ Appends and reads run on the event loop and meet the page cache. Syncs run elsew
 
 import errno
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, NoReturn
@@ -501,6 +501,17 @@ class Log:
         assert offset <= self.log_end, f"start beyond the end: {offset=} {self.log_end=}"
         self.log_start = max(self.log_start, offset)
 
+    def end_below(self, offset: Offset) -> Offset:
+        """Where the last batch ends that a cut at `offset` leaves; where the log's files begin when it leaves none.
+
+        Refused when it cannot be told for damage.
+        """
+        for segment in reversed(self.segments[: bisect_left(self._bases, offset)]):
+            end = at_start(partial(segment.end_before, offset))
+            if end > segment.base_offset:
+                return end
+        return min(self._bases[0], offset)
+
     def truncate(self, offset: Offset) -> list[str]:
         """Cut off everything from `offset` on; gives the renamed files of whole segments, to be removed later.
 
@@ -515,7 +526,9 @@ class Log:
         number = bisect_right(self._bases, offset)
         kept, leaving = self.segments[:number], self.segments[number:]
         position = at_start(partial(kept[-1].locate, offset)) if kept else 0
-        self.filed_end = self.synced_end = self.log_end = offset
+        # On disk is no more yet than what `LogManager` has seen to: a name may be missing that says where the log ends.
+        self.filed_end, self.synced_end = min(self.filed_end, offset), min(self.synced_end, offset)
+        self.log_end = offset
         self._synced_part = None
         self.log_start = min(self.log_start, offset)
         self._release_txn_file()

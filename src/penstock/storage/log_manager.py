@@ -486,10 +486,12 @@ class LogManager:
                 await self._void(partition_log.key)
                 _check_sound(partition_log)  # Deleted meanwhile, perhaps, and another is in its place.
             points = self._checkpoints.recovery_points
-            partition_log.synced_end = min(partition_log.synced_end, offset)
-            partition_log.filed_end = min(partition_log.filed_end, offset)
-            partition_log.recovery_point = min(partition_log.recovery_point, offset)
-            points[partition_log.topic_partition] = min(points.get(partition_log.topic_partition, offset), offset)
+            # Not up to `offset`: only names that a power cut may take tell a gap that ends there from a loss.
+            end = partition_log.end_below(offset)
+            partition_log.synced_end = min(partition_log.synced_end, end)
+            partition_log.filed_end = min(partition_log.filed_end, end)
+            partition_log.recovery_point = min(partition_log.recovery_point, end)
+            points[partition_log.topic_partition] = min(points.get(partition_log.topic_partition, end), end)
             await self._checkpoints.store()
             _check_sound(partition_log)  # As above: the other may be in the same directory even.
             end = partition_log.log_end

@@ -473,6 +473,18 @@ class Segment:
             lambda header: header.last_offset >= offset,
         )
 
+    def end_before(self, offset: int) -> Offset:
+        """Where the last batch ends of those that lie before `offset`; the segment's base when there is none."""
+        ends = [int(self.base_offset)]
+
+        def is_behind(header: BatchHeader) -> bool:
+            if header.last_offset < offset:
+                ends.append(header.next_offset)
+            return header.last_offset >= offset
+
+        self._locate(lambda: self.indexes.offsets.entry_before(offset - 1 - self.base_offset), is_behind)
+        return Offset(ends[-1])
+
     def locate_timestamp(self, timestamp: int) -> int:
         """Position of the first batch with a record of `timestamp` or later; `size` when there is none."""
 
