@@ -228,6 +228,11 @@ class _Opening:
                 self._drop(bases[number + 1 :])
                 self._cut(segment, bad, next_offset)
                 break
+            if following is not None and next_offset > following:
+                # What a cut took away is back, since that was not synced, and nothing is in what it began behind it.
+                log.warning("a cut was lost", partition=self.log.topic_partition, next_offset=next_offset)
+                self._drop(bases[number + 1 :])
+                break
         return next_offset
 
     def _segment(self, base: Offset) -> Segment:
