@@ -50,6 +50,9 @@ class Copy:
         self.topic_partition = TopicPartition("t", number)
         self.cuts: list[tuple[LeaderEpoch, Offset]] = []
 
+    def base_to_begin_at(self, records: memoryview) -> None:
+        return None
+
     async def truncate(self, diverging: tuple[LeaderEpoch, Offset]) -> None:
         self.cuts.append(diverging)
 

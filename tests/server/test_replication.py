@@ -74,9 +74,9 @@ class Cluster:
         await until(lambda: self.partition(leader, topic).leading is not None)
         return await self.brokers[leader].connect()
 
-    def log_bytes(self, node_id: int, topic: str = "t") -> bytes:
+    def log_bytes(self, node_id: int, topic: str = "t", start: int = 0) -> bytes:
         log = self.partition(node_id, topic).log
-        return bytes(log.read(Offset(0), 1 << 20, log.log_end, at_least_one=True))
+        return bytes(log.read(Offset(start), 1 << 20, log.log_end, at_least_one=True))
 
 
 @asynccontextmanager
@@ -223,6 +223,35 @@ def test_a_follower_that_has_nothing_the_leader_still_has_begins_anew(tmp_path: 
         await cluster.start(3)
         await until(lambda: cluster.partition(3).log.log_end == 4)
         assert cluster.partition(3).log.log_start == 3
+        client.close()
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kept", [b"also kept", None])
+def test_a_follower_begins_anew_inside_a_batch_where_the_leader_does(tmp_path: Path, kept: bytes | None) -> None:
+    """Records were deleted up to the middle of a batch, and batches are sent whole (as KAFKA-6361)."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.create_topic("t", [[1, 2, 3]])
+        client = await cluster.leader()
+        assert (await client.produce("t", b"old")).error_code == 0
+        await cluster.stop(3)
+        assert (await client.produce("t", b"old", b"older than what is kept", b"kept")).error_code == 0
+        if kept is not None:
+            assert (await client.produce("t", kept)).error_code == 0
+        partition = Struct(partition_index=0, offset=3)
+        await client.ask(ApiKey.DELETE_RECORDS, 2, topics=[Struct(name="t", partitions=[partition])], timeout_ms=1000)
+        end = cluster.partition(1).log.log_end
+        for _ in range(2):  # What a start finds is the same.
+            await cluster.start(3)
+            await until(lambda: cluster.partition(3).log.synced_end == end)
+            await until(lambda: sorted(cluster.state().isr) == [1, 2, 3], "all in sync")
+            copy = cluster.partition(3)
+            assert (copy.log_start, copy.log.failure) == (3, None)
+            assert copy.log_start <= copy.high_watermark <= copy.log.log_end
+            assert cluster.log_bytes(3, start=3) == cluster.log_bytes(1, start=3)
+            await cluster.stop(3)
         client.close()
 
     run(tmp_path, scenario)

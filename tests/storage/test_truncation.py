@@ -211,3 +211,34 @@ def test_the_recovery_point_is_not_beyond_what_stays_until_the_cut_is_synced(seg
     machine = Machine()
     machine.run(life(machine))
     assert seen == [2, 2, 5]
+
+
+def test_a_power_cut_while_a_log_begins_anew_inside_a_batch_does_no_damage() -> None:
+    """Its start is noted as 35 before it begins at 34, and again before the batch is synced that has this offset."""
+
+    async def life(machine: Machine, known: dict) -> None:
+        logs = started(machine)
+        log = logs.open(TP, TOPIC_ID, ROLLING)
+        await logs.start_over(log, Offset(35))
+        await logs.checkpoint()
+        await logs.truncate(log, Offset(34))
+        append(log, [b"34", b"35", b"36"])
+        log.advance_start(Offset(35))
+        await logs.checkpoint()
+        await commit(logs, log)
+        known["is_synced"] = True
+        await logs.checkpoint()
+        known["is_noted"] = True
+        await logs.stop()
+
+    async def check(machine: Machine, known: dict) -> None:
+        logs = started(machine)
+        log = logs.open(TP, TOPIC_ID, ROLLING)
+        assert log.failure is None, log.failure
+        assert not logs.damaged
+        assert log.log_start <= log.log_end in (0, 34, 35, 37)
+        assert log.log_end == 37 or "is_synced" not in known
+        assert log.log_start == 35 or "is_noted" not in known
+        await logs.stop()
+
+    cut_at_every_operation(life, check, seeds=range(10))

@@ -293,19 +293,32 @@ class Fetcher:
         elif item.diverging is not None:
             epoch, end = item.diverging
             cuts.append(self._cut(following, partial(partition.truncate, (LeaderEpoch(epoch), Offset(end)))))
+        elif item.records and (base := partition.base_to_begin_at(item.records)) is not None:
+            cuts.append(self._begin_and_copy(following, item, base))
         else:
-            try:
-                if item.records:
-                    self._moved[_key(partition)] = None
-                    if self._quota.is_active and self._is_throttled(following):
-                        self._quota.take(len(item.records), self._clock.monotonic())
-                    partition.copy(item.records)
-                partition.on_leader_offsets(Offset(item.high_watermark), Offset(item.log_start))
-                following.fault = ""
-            except (CorruptBatch, Refused) as error:
-                self._on_fault(following, f"records of the leader cannot be stored: {error}")
-            if not partition.is_safe and partition.log.failure is None:  # Else nobody will sync it any more.
-                self._unsafe.add(partition)
+            self._copy(following, item)
+
+    def _copy(self, following: Following, item: Copied) -> None:
+        partition = following.partition
+        try:
+            if item.records:
+                self._moved[_key(partition)] = None
+                if self._quota.is_active and self._is_throttled(following):
+                    self._quota.take(len(item.records), self._clock.monotonic())
+                partition.copy(item.records)
+            partition.on_leader_offsets(Offset(item.high_watermark), Offset(item.log_start))
+            following.fault = ""
+        except (CorruptBatch, Refused) as error:
+            self._on_fault(following, f"records of the leader cannot be stored: {error}")
+        if not partition.is_safe and partition.log.failure is None:  # Else nobody will sync it any more.
+            self._unsafe.add(partition)
+
+    async def _begin_and_copy(self, following: Following, item: Copied, base: Offset) -> None:
+        """Copy from this reply what begins before the log: its leader would refuse to be asked from there on."""
+        partition = following.partition
+        await self._cut(following, partial(partition.begin_at, base))
+        if self._following.get(_key(partition)) is following and partition.log.log_end == base:
+            self._copy(following, item)
 
     def _is_throttled(self, following: Following) -> bool:
         return not following.is_in_sync and self._quota.is_throttled(*following.partition.topic_partition)

@@ -10,6 +10,7 @@ With `os` it is to have written. A follower copies the leader's batches as they 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
@@ -749,6 +750,30 @@ class Partition:
     async def start_over(self, log_start: Offset) -> None:
         """Drop everything and begin at `log_start`, where the leader's log begins: ours ends before that."""
         await self._shorten(lambda: self._logs.start_over(self.log, log_start))
+
+    def base_to_begin_at(self, records: memoryview) -> Offset | None:
+        """Where this log has to begin for a leader's batch: the leader's log starts inside of that, and ours is empty.
+
+        None: it goes on where it ends.
+        """
+        if self.log.active.size or len(records) < HEADER_BYTES:
+            return None
+        header = read_header(records)
+        if self.log.size or not header.base_offset < self.log.log_end <= header.last_offset:
+            return None
+        with suppress(CorruptBatch):  # `copy` tells what is wrong with it.
+            next(sound_batches(records, Offset(0)))
+            return Offset(header.base_offset)
+        return None
+
+    async def begin_at(self, base: Offset) -> None:
+        """Have the log, which is empty, begin earlier, at the first offset of a batch; then that can be copied."""
+
+        async def move_back() -> None:
+            await self._logs.truncate(self.log, base)
+            self.high_watermark = min(self.high_watermark, base)  # No record was committed in between that was here.
+
+        await self._shorten(move_back)
 
     async def _shorten(self, shorten: Callable[[], Awaitable[None]]) -> None:
         assert self.leading is None, f"{self.topic_partition} is led here and cut"

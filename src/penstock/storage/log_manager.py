@@ -432,7 +432,8 @@ class LogManager:
                 if partition_log.failure is None:
                     partition_log.recovery_point = partition_log.filed_end
                     checkpoints.recovery_points[topic_partition] = partition_log.filed_end
-            checkpoints.log_starts[topic_partition] = partition_log.log_start
+            if not partition_log.is_cutting:  # That has noted where the log can begin, whatever comes of it.
+                checkpoints.log_starts[topic_partition] = _start_to_note(partition_log)
         checkpoints.high_watermarks.update(self.replicated_high_watermarks())
         await checkpoints.store()
 
@@ -492,6 +493,9 @@ class LogManager:
             partition_log.filed_end = min(partition_log.filed_end, end)
             partition_log.recovery_point = min(partition_log.recovery_point, end)
             points[partition_log.topic_partition] = min(points.get(partition_log.topic_partition, end), end)
+            starts = self._checkpoints.log_starts
+            if 0 < offset < starts.get(partition_log.topic_partition, 0):  # 0: the new beginning is beyond the start.
+                starts[partition_log.topic_partition] = offset
             await self._checkpoints.store()
             _check_sound(partition_log)  # As above: the other may be in the same directory even.
             end = partition_log.log_end
@@ -587,6 +591,16 @@ class LogManager:
 
         handle = asyncio.get_running_loop().call_later(delay_ms / 1000, remove)
         self._removals.add(handle)
+
+
+def _start_to_note(partition_log: Log) -> Offset:
+    """Where the log begins, but no further than it is synced: a start would take one that ends before that for damaged.
+
+    Where records are left to the kernel a start expects that, and goes on from where readers last saw the log begin.
+    """
+    if partition_log.config.durability == "os":
+        return partition_log.log_start
+    return min(partition_log.log_start, partition_log.synced_end)
 
 
 def _check_sound(partition_log: Log) -> None:
