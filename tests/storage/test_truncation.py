@@ -96,6 +96,31 @@ def test_a_log_whose_torn_tail_was_cut_off_by_the_start_is_cut_back_further(tmp_
     run(scenario())
 
 
+def test_compaction_waits_for_the_sync_of_a_torn_tail_that_was_cut_off(tmp_path: Path) -> None:
+    """An append has closed the segment and failed: no new record asks for that sync."""
+
+    async def scenario() -> None:
+        logs = manager(PosixFileSystem(), tmp_path)
+        logs.start()
+        log = logs.open(TP, TOPIC_ID, COMPACTED)
+        for _ in range(2):
+            append(log, [b"a"], keys=[b"a"])
+        await commit(logs, log)
+        await logs.checkpoint()
+        log.segments[-1].file.write([b"torn"])
+        again = manager(PosixFileSystem(), tmp_path)
+        again.start()
+        log = again.open(TP, TOPIC_ID, replace(COMPACTED, min_cleanable_dirty_ratio=0.0))
+        log.roll()
+        assert (log.segments[0].is_dirty, log.filed_end) == (True, log.log_end)
+        await again.cleaner.clean_all()
+        assert len(read_all(log)) == 1
+        await again.stop()
+        await logs.stop()
+
+    run(scenario())
+
+
 async def write_cut_and_write(machine: Machine, known: dict) -> None:
     """Two histories: what was promised of the first, until it is cut; then that of the second."""
     known["old"] = [b"old-%02d" % number + b"x" * 200 for number in range(10)]

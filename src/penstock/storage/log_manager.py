@@ -521,7 +521,8 @@ class LogManager:
 
     async def _secure(self, partition_log: Log, end: Offset) -> None:
         """Return when everything below `end` is synced and the recovery point says so, or the log has failed."""
-        if partition_log.filed_end < end:
+        # A start may have cut off a torn tail, whose segment is closed since, without a record that asked for a sync.
+        if partition_log.filed_end < end or any(segment.is_dirty for segment in partition_log.segments[:-1]):
             self.commit.request(partition_log, is_filed=True)
             await self.commit.finish(partition_log)
         if self._checkpoints.recovery_points.get(partition_log.topic_partition, Offset(0)) < end:
