@@ -14,7 +14,7 @@ from penstock.base.clock import SystemClock
 from penstock.base.config import BrokerConfig
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.topic_config import TopicConfig
-from penstock.base.types import LeaderEpoch, NodeId, Offset, TopicPartition
+from penstock.base.types import NO_EPOCH, LeaderEpoch, NodeId, Offset, TopicPartition
 from penstock.cluster.image import PartitionState
 from penstock.partition import waiters
 from penstock.partition.partition import Appended, Partition
@@ -652,6 +652,32 @@ def test_what_was_left_to_the_kernel_is_synced_when_the_topic_wants_that(tmp_pat
         assert not partition.is_safe
         await partition._commit.finish()
         assert partition.is_safe
+
+    run(scenario)
+
+
+def test_a_follower_that_begins_anew_knows_no_epoch_of_what_it_had(tmp_path: Path) -> None:
+    """Its leader would tell it to go back to where that ended, which is before the leader's log, again and again."""
+
+    async def scenario() -> None:
+        config = TopicConfig(durability="os")
+        leader = open_partition(PosixFileSystem(), tmp_path / "leader", config)
+        for epoch in (1, 2):
+            led_with_two_others(leader, epoch)
+            leader.append(batch(b"a", b"b", b"c", b"d"), produce_version=9)
+        for node_id in (2, 3):
+            leader.on_follower_fetch(NodeId(node_id), 7, Offset(8), LeaderEpoch(2))
+        leader.delete_records(Offset(-1))
+        follower = following(PosixFileSystem(), tmp_path / "follower", config, b"a", b"b")  # It was away meanwhile.
+        offset, epoch = follower.copied_end
+        with pytest.raises(Refused) as refused:
+            leader.on_follower_fetch(NodeId(2), 7, offset, epoch)
+        assert refused.value.code is ErrorCode.offset_out_of_range
+        await follower.start_over(leader.log_start)
+        offset, epoch = follower.copied_end
+        assert leader.on_follower_fetch(NodeId(2), 7, offset, epoch) is None
+        again = open_partition(PosixFileSystem(), tmp_path / "follower", config)
+        assert again.copied_end == (8, NO_EPOCH)
 
     run(scenario)
 

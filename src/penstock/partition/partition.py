@@ -809,6 +809,9 @@ class Partition:
             )
         self.high_watermark = max(self.log.log_start, min(self.high_watermark, self.log.log_end))
         self._forget_epochs()
+        if self._epochs.entries and self.log.segments[0].base_offset == self.log.log_end:
+            # Nothing is left. Where older epochs end a leader's log may no longer reach, and nobody is to go back to.
+            self._epochs.entries, self._are_epochs_stored = [], False
         try:
             self._load_producers()
         except OSError as error:
