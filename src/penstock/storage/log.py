@@ -564,7 +564,7 @@ class Log:
         leaving = self.segments
         self._release_txn_file()
         self.set_segments([self._empty_segment(offset)])
-        self.log_start = self.log_end = self.synced_end = self.filed_end = offset
+        self.log_start = self.log_end = offset  # Synced is nothing yet, not even the name that says so.
         self._synced_part = None
         self.note_new_entry(self.directory)
         return [path for segment in leaving for path in segment.rename_files(DELETED_SUFFIX)]
