@@ -68,6 +68,7 @@ def main() -> int:
     if peer_workloads:
         report.print_peers(console, run.peers, Penstock.name)
     report.write(run.rounds, run.peers, ceiling, _machine(), OUT)
+    (OUT / "bench.md").write_text(report.markdown(run.rounds, ceiling, Penstock.name, Kafka.name))
     console.print(f"All figures and the pictures are in {OUT.relative_to(Path.cwd())}/")
     return 0
 

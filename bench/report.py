@@ -1,4 +1,4 @@
-"""What a run found: tables of ratios on the terminal, all of it as JSON, and one picture a workload."""
+"""What a run found: tables of ratios on the terminal and for the docs, all of it as JSON, and a picture a workload."""
 
 import json
 import statistics
@@ -47,6 +47,19 @@ def print_table(console: Console, rounds: Rounds, ceiling: Ceiling, own: str, pe
                 f"{_spread(ours)}, {_spread(theirs)}",
             )
     console.print(table)
+
+
+def markdown(rounds: Rounds, ceiling: Ceiling, own: str, peer: str) -> str:
+    """The same for docs/performance.md, with the rounds themselves instead of their spread."""
+    head = ["workload", "figure", own, peer, "ratio", "share of a limit", f"{own} by round", f"{peer} by round"]
+    lines = [head, ["---"] * len(head)]
+    for workload, figures in rounds.items():
+        for figure, values in figures.items():
+            ours, theirs = values.get(own, []), values.get(peer, [])
+            share = ceiling.share(figure, statistics.median(ours)) if ours else None
+            cells = [_median(ours), _median(theirs), _quotient(ours, theirs), "" if share is None else f"{share:.0%}"]
+            lines.append([workload, figure, *cells, *(", ".join(map(_number, each)) for each in (ours, theirs))])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def print_comparison(console: Console, rounds: Rounds, own: str, peer: str) -> None:
@@ -127,11 +140,17 @@ def _beside(figure: str, ours: list[float], theirs: list[float]) -> str:
 
 
 def _ratio(figure: str, ours: list[float], theirs: list[float]) -> str:
-    if not statistics.median(theirs):
+    quotient = _quotient(ours, theirs)
+    if quotient == "-":
+        return quotient
+    is_ahead = float(quotient) < 1 if is_lower_better(figure) else float(quotient) > 1
+    return f"[{'green' if is_ahead else 'red'}]{quotient}x[/]"
+
+
+def _quotient(ours: list[float], theirs: list[float]) -> str:
+    if not ours or not theirs or not statistics.median(theirs):
         return "-"  # Less than the load generator can tell from nothing.
-    ratio = statistics.median(ours) / statistics.median(theirs)
-    is_ahead = ratio < 1 if is_lower_better(figure) else ratio > 1
-    return f"[{'green' if is_ahead else 'red'}]{ratio:.2f}x[/]"
+    return f"{statistics.median(ours) / statistics.median(theirs):.2f}"
 
 
 def _shares(figure: str, ceiling: Ceiling, *brokers: list[float]) -> str:
@@ -155,7 +174,10 @@ def _all_shares(rounds: Rounds, ceiling: Ceiling) -> dict[str, dict[str, dict[st
 def _median(values: list[float]) -> str:
     if not values:
         return "-"
-    value = statistics.median(values)
+    return _number(statistics.median(values))
+
+
+def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
