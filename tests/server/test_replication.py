@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from penstock.cluster.store.memory import MemoryStore
 from penstock.partition.partition import Partition
 from penstock.server.api import ApiKey
 from penstock.server.fetch_session import QUIET_S_MAX
+from penstock.storage.disk_read import at_start
 from penstock.wire.codec import Struct
 
 
@@ -76,7 +78,8 @@ class Cluster:
 
     def log_bytes(self, node_id: int, topic: str = "t", start: int = 0) -> bytes:
         log = self.partition(node_id, topic).log
-        return bytes(log.read(Offset(start), 1 << 20, log.log_end, at_least_one=True))
+        # The machine may have given up the pages meanwhile.
+        return bytes(at_start(partial(log.read, Offset(start), 1 << 20, log.log_end, at_least_one=True)))
 
 
 @asynccontextmanager
