@@ -291,6 +291,15 @@ class Machine:
         self.fs = SimFileSystem(self.disk)
         return self.fs
 
+    def run_killed_then_cut(self, *lives: Callable[["Machine"], Coroutine[Any, Any, None]]) -> None:
+        """Three lives: the second meets the page cache of the first, the third only what is on disk."""
+        first, second, third = lives
+        self.run(first(self))
+        self.fs = SimFileSystem(self.disk)
+        self.run(second(self))
+        self.cut_power()
+        self.run(third(self))
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run one life of a process, in virtual time; Killed when the power is cut."""
 

@@ -11,7 +11,6 @@ import pytest
 from penstock.base.errors import Refused
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
-from penstock.sim.file_system import SimFileSystem
 from penstock.sim.process import Killed
 from penstock.storage.compaction import CleanedSegment
 from penstock.storage.format import RECOVERY_POINT_CHECKPOINT, SYNC_FAILED_MARKER
@@ -537,12 +536,7 @@ def test_a_start_believes_nothing_that_the_journal_has_in_memory_alone():
         assert (log.log_end, log.failure, logs.damaged) == (0, None, {})
 
     for seed in range(60):
-        machine = Machine(seed)
-        machine.run(first(machine))
-        machine.fs = SimFileSystem(machine.disk)  # Another process with the same page cache.
-        machine.run(second(machine))
-        machine.cut_power()
-        machine.run(third(machine))
+        Machine(seed).run_killed_then_cut(first, second, third)
 
 
 def test_a_start_fails_whose_journal_cannot_be_synced(tmp_path):

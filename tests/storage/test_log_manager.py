@@ -8,7 +8,6 @@ import pytest
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
-from penstock.sim.file_system import SimFileSystem
 from penstock.storage.fs import PosixFileSystem
 from penstock.storage.partition_metadata import read_topic_id
 
@@ -283,12 +282,7 @@ def test_the_topic_id_of_a_log_is_on_disk_before_its_records_though_the_one_who_
         assert read_all(logs.open(TP, OTHER_ID, CONFIG)) == []
 
     for seed in range(20):
-        machine = Machine(seed)
-        machine.run(first(machine))
-        machine.fs = SimFileSystem(machine.disk)  # Another process with the same page cache.
-        machine.run(second(machine))
-        machine.cut_power()
-        machine.run(third(machine))
+        Machine(seed).run_killed_then_cut(first, second, third)
 
 
 def test_a_deleted_log_takes_nothing_and_its_files_go(tmp_path):
