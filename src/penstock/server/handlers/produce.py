@@ -318,7 +318,7 @@ class _Commit:
     def begin(self, uncommitted: list[tuple[int, Partition, Offset]]) -> None:
         for item in self._request.partitions:
             item.records = None  # Or a disk that hangs would have us keep the frame of each try, answered or not.
-        self._waiting.update(number for number, _, _ in uncommitted)
+        self._waiting = {number for number, _, _ in uncommitted}
         for number, partition, next_offset in uncommitted:
             partition.when_committed(next_offset, self._once_committed(number))
         delay_s = max(0, self._request.timeout_ms) / 1000
