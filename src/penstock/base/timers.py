@@ -10,9 +10,8 @@ import math
 from collections.abc import Callable
 
 TICK_S = 0.005  # Half a per cent of the default fetch wait of 500 ms, and a quiet broker still sleeps.
-SWEPT_SLOTS_MIN = (
-    1024  # Slots whose timers have all been cancelled are swept out when there are twice as many as before.
-)
+# So many slots at least, and twice as many as were left, before those are swept out whose timers were all cancelled.
+SWEPT_SLOTS_MIN = 1024
 
 
 def _nothing() -> None:
