@@ -498,11 +498,11 @@ class LogManager:
                 starts[partition_log.topic_partition] = offset
             await self._checkpoints.store()
             _check_sound(partition_log)  # As above: the other may be in the same directory even.
-            end = partition_log.log_end
+            log_end = partition_log.log_end
             try:
                 paths = shorten(offset)
             except OSError as error:
-                if partition_log.log_end != end:
+                if partition_log.log_end != log_end:
                     partition_log.fail(f"it was cut in part: {error}")  # The next start finds out what is left.
                 raise
             self.cleaner.on_truncated(partition_log.topic_partition, offset)
