@@ -1,7 +1,7 @@
 """Broker and topic settings: what is read, what is refused, and that the docs say the same."""
 
 import logging
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.base.config import BROKER_CONFIGS, DYNAMIC_BROKER_CONFIGS, BrokerConfig
 from penstock.base.config_docs import configuration_page
-from penstock.base.config_key import InvalidConfig, render
+from penstock.base.config_key import InvalidConfig, render, unusable, with_stored
 from penstock.base.topic_config import (
     BROKER_SYNONYMS,
     DEFAULT_TOPIC_CONFIG,
@@ -178,6 +178,16 @@ def test_overrides_at_run_time_change_one_setting() -> None:
     config = BrokerConfig(num_partitions=3).with_overrides({"num.partitions": "5"})
     assert config == BrokerConfig(num_partitions=5)
     assert BROKER_CONFIGS.keys() | BROKER_SYNONYMS.keys() >= DYNAMIC_BROKER_CONFIGS
+
+
+def test_of_stored_settings_only_those_are_left_out_that_cannot_be_used() -> None:
+    stored = {"num.partitions": "many", "log.cleanup.policy": "tiered"}
+    stored |= {"log.retention.ms": "5", "log.retention.hours": "1"}
+    defaults = BrokerConfig().topic_defaults
+    assert with_stored(BrokerConfig(), stored) == BrokerConfig(topic_defaults=replace(defaults, retention_ms=5))
+    assert with_stored(defaults, {"retention.ms": "5", "no.such": "1"}) == replace(defaults, retention_ms=5)
+    assert unusable(BrokerConfig(), stored).keys() == {"num.partitions", "log.cleanup.policy"}
+    assert unusable(defaults, {"retention.ms": "5"}) == {}
 
 
 # Topic

@@ -180,15 +180,28 @@ def test_a_log_without_its_partition_goes_with_its_topic(tmp_path: Path) -> None
     asyncio.run(life())
 
 
-def test_broker_settings_that_cannot_be_used_keep_no_partition_shut(tmp_path: Path) -> None:
+def test_settings_that_cannot_be_used_are_left_out_and_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def scenario(world: World) -> None:
-        settings = {"log.cleanup.policy": "tiered"}  # Of another version.
-        world.manager.apply(replace(image_of(2), broker_configs={ALL_BROKERS: ConfigImage(settings, 1)}))
+        settings = {"log.cleanup.policy": "tiered", "log.retention.ms": "5"}  # Of another version.
+        image = replace(image_of(2), broker_configs={ALL_BROKERS: ConfigImage(settings, 1)})
+        topic = replace(image.topics["t"], config={"retention.bytes": "7", "remote.tier": "s3"})
+        image = replace(image, topics={"t": topic})
+        for _ in range(2):
+            world.manager.apply(image)
         world.fs.shut = set()
         world.look()
         assert world.opened() == [0, 1]
+        for partition_log in world.logs.logs.values():
+            assert (partition_log.config.retention_ms, partition_log.config.retention_bytes) == (5, 7)
 
     run(scenario, tmp_path, partitions=2)
+    told = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert [next(name for name in ("log.cleanup.policy", "remote.tier") if name in text) for text in told] == [
+        "log.cleanup.policy",
+        "remote.tier",
+    ]
 
 
 def test_a_fault_of_ours_in_one_partition_keeps_no_other_shut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

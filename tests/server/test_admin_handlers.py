@@ -16,6 +16,8 @@ from kio.serial import entity_reader
 from penstock.base.config import BROKER_CONFIGS
 from penstock.base.errors import ErrorCode
 from penstock.base.topic_config import BROKER_SYNONYMS, TOPIC_CONFIGS
+from penstock.cluster.records import ALL_BROKERS, broker_config_key, encode, topic_config_key
+from penstock.cluster.store.base import Put
 from penstock.server import handlers
 from penstock.server.api import APIS, ApiKey
 from penstock.server.broker import Broker
@@ -454,6 +456,45 @@ def test_deletion_that_is_disabled(run: Run, version: int, code: ErrorCode) -> N
         assert len(list(client.broker.partitions)) == 1
 
     run(scenario, delete_topic_enable="false")
+
+
+def test_stored_settings_that_this_version_cannot_use(run: Run) -> None:
+    """They are left out, of what is in force and of what is shown, and can be deleted."""
+
+    async def scenario(client: Client) -> None:
+        await client.create("t", retention_ms="5")
+        stored = {
+            topic_config_key("t"): {"retention.ms": "5", "segment.bytes": "huge", "remote.tier": "s3"},
+            broker_config_key(ALL_BROKERS): {"max.connection.creation.rate": "fast", "num.partitions": "2", "a.b": "c"},
+        }
+        store = client.broker.metadata._store
+        revision = await store.commit((), [Put(key, encode(value)) for key, value in stored.items()])
+        await client.broker.metadata.applied(revision)
+
+        assert (await client.metadata("new", auto_create=True)).topics[0].error_code == ErrorCode.none
+        assert len(client.broker.metadata.image.topics["new"].partitions) == 2
+        shown = {item.name: item for item in (await client.describe_configs(TOPIC, "t")).configs}
+        assert (shown["retention.ms"].value, shown["retention.ms"].config_source) == ("5", 1)
+        assert (shown["segment.bytes"].value, shown["segment.bytes"].config_source) == (str(1 << 30), 5)
+        shown = {item.name: item for item in (await client.describe_configs(BROKER, "1")).configs}
+        assert (shown["num.partitions"].value, shown["num.partitions"].config_source) == ("2", 3)
+        assert shown["max.connection.creation.rate"].config_source == 5
+        everyone = (await client.describe_configs(BROKER, "")).configs
+        assert [item.name for item in everyone] == ["max.connection.creation.rate", "num.partitions"]
+
+        # No other setting can be changed until they are gone: the answer names them.
+        refused = await client.alter(TOPIC, "t", ("retention.ms", SET, "6"))
+        assert refused.error_code == ErrorCode.invalid_config
+        deleted = await client.alter(TOPIC, "t", ("segment.bytes", DELETE, None), ("remote.tier", DELETE, None))
+        assert deleted.error_code == ErrorCode.none
+        assert client.broker.metadata.image.topics["t"].config == {"retention.ms": "5"}
+        rate = "max.connection.creation.rate"
+        assert (await client.alter(BROKER, "", (rate, DELETE, None), ("a.b", DELETE, None))).error_code == 0
+        topics = [Struct(name="t", topic_id=ZERO_UUID)]
+        (gone,) = (await client.call(ApiKey.DELETE_TOPICS, topics=topics, timeout_ms=1000)).responses
+        assert gone.error_code == ErrorCode.none
+
+    run(scenario)
 
 
 def test_a_topic_deleted_and_made_anew_is_another_one(run: Run) -> None:

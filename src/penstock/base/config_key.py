@@ -4,9 +4,9 @@ Values come from property files and from clients. They are data: parsed by the r
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 Value = bool | int | float | str | tuple[str, ...]
 
@@ -90,6 +90,50 @@ def render(value: Value) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
     return str(value)
+
+
+class Overridable(Protocol):
+    """Settings that others can be laid over."""
+
+    def with_overrides(self, overrides: Mapping[str, str]) -> Self: ...
+
+
+_Settings = TypeVar("_Settings", bound=Overridable)
+
+
+def with_stored(settings: _Settings, overrides: Mapping[str, str]) -> _Settings:
+    """The settings with those of the cluster on top, but for what cannot be used.
+
+    Each was accepted when it was stored, by a version that may have known more. The others must hold all the same:
+    without its retention a topic would lose records.
+    """
+    try:
+        return settings.with_overrides(overrides)
+    except InvalidConfig:
+        return settings.with_overrides(usable(settings, overrides))
+
+
+def usable(settings: Overridable, overrides: Mapping[str, str]) -> dict[str, str]:
+    """What `with_stored` does not leave out."""
+    left_out = unusable(settings, overrides)
+    return {name: text for name, text in overrides.items() if name not in left_out}
+
+
+def unusable(settings: Overridable, overrides: Mapping[str, str]) -> dict[str, InvalidConfig]:
+    """What `with_stored` leaves out, and why."""
+    try:
+        settings.with_overrides(overrides)
+    except InvalidConfig:
+        return dict(_refused(settings, overrides))
+    return {}
+
+
+def _refused(settings: Overridable, overrides: Mapping[str, str]) -> Iterator[tuple[str, InvalidConfig]]:
+    for name, text in overrides.items():
+        try:
+            settings.with_overrides({name: text})
+        except InvalidConfig as error:
+            yield name, error
 
 
 def by_name(keys: tuple[ConfigKey, ...]) -> Mapping[str, ConfigKey]:

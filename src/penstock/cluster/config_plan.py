@@ -144,11 +144,11 @@ def _altered(
         raise Refused(ErrorCode.invalid_request, "A setting is in the request more than once")
     overrides = {} if alteration.replaces_all else dict(old)
     for name, operation, value in alteration.operations:
-        if operation == Operation.DELETE and name == LOG_DIRS_RATE:
+        if operation == Operation.DELETE and (name in overrides or name == LOG_DIRS_RATE):
+            overrides.pop(name, None)  # Even one that only a version knew that was here before.
             continue
         key = setting(name)
         if operation == Operation.DELETE:
-            overrides.pop(name, None)
             continue
         if value is None:
             raise Refused(ErrorCode.invalid_request, f"{name} has no value")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.config import BrokerConfig
+from penstock.base.config_key import with_stored
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import NO_NODE, LeaderEpoch, NodeId, TopicPartition
 from penstock.cluster import records
@@ -131,11 +132,11 @@ class ClusterImage:
     def broker_config(self, static: BrokerConfig) -> BrokerConfig:
         """The settings in force on a broker whose properties gave `static`."""
         overrides = self.broker_overrides(static.node_id)
-        return static.with_overrides(overrides) if overrides else static
+        return with_stored(static, overrides) if overrides else static
 
     def topic_config(self, name: str, static: BrokerConfig) -> TopicConfig:
         """The settings in force for topic `name` on a broker whose properties gave `static`."""
-        return self.broker_config(static).topic_defaults.with_overrides(self.topics[name].config)
+        return with_stored(self.broker_config(static).topic_defaults, self.topics[name].config)
 
 
 EMPTY_IMAGE = ClusterImage()

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from penstock.base.clock import Clock
 from penstock.base.config import BrokerConfig
-from penstock.base.config_key import InvalidConfig
+from penstock.base.config_key import unusable, with_stored
 from penstock.base.errors import ErrorCode, Refused
 from penstock.base.logging import get_logger
 from penstock.base.topic_config import TopicConfig
@@ -57,6 +57,7 @@ class PartitionManager:
         self._look_at_isr = look_at_isr
         self._has_roles = False  # Whether the broker is registered.
         self._own: BrokerRegistration | None = None  # As the image has it.
+        self._broker_overrides: dict[str, str] = {}  # Of the settings; likewise.
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._unopened: dict[tuple[str, int], None] = {}  # Ours, but could not be opened; tried in this order.
         self._queued: dict[tuple[str, int], None] = {}  # Ours, and soon to be opened.
@@ -206,7 +207,8 @@ class PartitionManager:
         """Open, update and delete partitions until they are as the image says."""
         is_followed, self._is_followed = self._is_followed, False
         self._own = image.brokers.get(self._config.node_id)
-        config = self._broker_config(image)
+        config = image.broker_config(self._config)
+        self._note_unusable(image)
         self._replication.quotas.set_rates(
             leader=config.leader_replication_throttled_rate, follower=config.follower_replication_throttled_rate
         )
@@ -229,6 +231,8 @@ class PartitionManager:
 
     def _apply_topic(self, topic: TopicImage) -> None:
         config = self._topic_config(topic)
+        for error in unusable(self._defaults, topic.config).values():
+            log.error("a setting of a topic cannot be used, and is left out", topic=topic.name, error=error)
         before = self._topics.get(topic.name)
         self._topics[topic.name] = topic
         self._topic_names[topic.topic_id] = topic.name
@@ -279,21 +283,16 @@ class PartitionManager:
         topic = self._topics[key[0]]
         self._open(topic, topic.partitions[key[1]], self._topic_config(topic))
 
-    def _broker_config(self, image: ClusterImage) -> BrokerConfig:
-        try:
-            return image.broker_config(self._config)
-        except InvalidConfig as error:
-            # As of a topic's, below.
-            log.error("broker settings of the cluster cannot be used: those of the properties apply", error=error)
-            return self._config
+    def _note_unusable(self, image: ClusterImage) -> None:
+        """Tell of settings of brokers that are left out, once."""
+        overrides = image.broker_overrides(self._config.node_id)
+        if overrides != self._broker_overrides:
+            self._broker_overrides = overrides
+            for error in unusable(self._config, overrides).values():
+                log.error("a setting of the cluster for its brokers cannot be used, and is left out", error=error)
 
     def _topic_config(self, topic: TopicImage) -> TopicConfig:
-        try:
-            return self._defaults.with_overrides(topic.config)
-        except InvalidConfig as error:
-            # Stored by a version that knew more, or with broker defaults that have changed since.
-            log.error("topic settings cannot be used: the defaults apply", topic=topic.name, error=error)
-            return self._defaults
+        return with_stored(self._defaults, topic.config)
 
     def _open(self, topic: TopicImage, state: PartitionState, config: TopicConfig) -> None:
         topic_partition = TopicPartition(topic.name, state.partition)

@@ -5,7 +5,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.base.config import BROKER_CONFIGS, DYNAMIC_BROKER_CONFIGS, BrokerConfig
-from penstock.base.config_key import ConfigKey, ConfigType
+from penstock.base.config_key import ConfigKey, ConfigType, usable
 from penstock.base.listener import Listener
 from penstock.base.topic_config import BROKER_SYNONYMS, TOPIC_CONFIGS
 from penstock.base.types import NodeId
@@ -41,7 +41,9 @@ class ConfigValue(NamedTuple):
 
 def topic_configs(image: ClusterImage, overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigValue]:
     """All settings of a topic with `overrides`."""
-    in_force = image.broker_config(config).topic_defaults.with_overrides(overrides)
+    defaults = image.broker_config(config).topic_defaults
+    overrides = usable(defaults, overrides)
+    in_force = defaults.with_overrides(overrides)
     levels = _broker_levels(image, config)
     values = []
     for key in TOPIC_CONFIGS.values():
@@ -73,6 +75,7 @@ def default_broker_configs(image: ClusterImage) -> list[ConfigValue]:
     return [
         _value(name, _broker_key(name), value, [ConfigSynonym(name, value, source)], False)
         for name, value in sorted(overrides.items())
+        if name in BROKER_CONFIGS or name in BROKER_SYNONYMS  # A version that knew more may have stored others.
     ]
 
 
@@ -91,15 +94,13 @@ def _known_now(name: str, image: ClusterImage, config: BrokerConfig) -> str | No
 
 
 def _broker_levels(image: ClusterImage, config: BrokerConfig) -> list[tuple[ConfigSource, Mapping[str, str]]]:
+    own, everyone = (
+        usable(config, image.broker_configs.get(stored_as, NO_CONFIG).overrides)
+        for stored_as in (str(config.node_id), ALL_BROKERS)
+    )
     return [
-        (
-            ConfigSource.DYNAMIC_BROKER_CONFIG,
-            image.broker_configs.get(str(config.node_id), NO_CONFIG).overrides,
-        ),
-        (
-            ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
-            image.broker_configs.get(ALL_BROKERS, NO_CONFIG).overrides,
-        ),
+        (ConfigSource.DYNAMIC_BROKER_CONFIG, own),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, everyone),
         (ConfigSource.STATIC_BROKER_CONFIG, dict(config.given)),
     ]
 
