@@ -141,6 +141,20 @@ def test_a_full_disk_is_asked_for_one_partition_at_a_time(tmp_path: Path) -> Non
     run(scenario, tmp_path, partitions=3)
 
 
+def test_what_a_full_disk_kept_shut_is_opened_in_slices(tmp_path: Path) -> None:
+    async def life() -> None:
+        world = World(tmp_path, 5)
+        world.fs.shut = {3}
+        world.fs.on_asked = lambda: world.clock.pass_s(OPEN_SLICE_S / 2)
+        assert world.look() == [0, 1, 2]
+        assert len(world.manager.unopened) == 2
+        await asyncio.sleep(0.1)  # What is left of it takes no time on this clock.
+        assert world.opened() == [0, 1, 2, 4]
+        assert world.manager.unopened == [LogKey(UUID(int=1), 3)]
+
+    asyncio.run(life())
+
+
 def test_a_partition_of_which_only_the_log_can_be_opened_holds_up_no_other(tmp_path: Path) -> None:
     """Retention and compaction go over all logs; of this one nobody knows what is committed."""
 

@@ -60,7 +60,7 @@ class PartitionManager:
         self._broker_overrides: dict[str, str] = {}  # Of the settings; likewise.
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._unopened: dict[tuple[str, int], None] = {}  # Ours, but could not be opened; tried in this order.
-        self._queued: dict[tuple[str, int], None] = {}  # Ours, and soon to be opened.
+        self._queued: dict[tuple[str, int], None] = {}  # Ours, and soon to be opened, perhaps once more.
         self._is_followed = True  # No image has been applied in part: all that is ours is in one of those three.
         self._opening: asyncio.Task[None] | None = None
         self._refused = RefusedBatches()
@@ -224,10 +224,8 @@ class PartitionManager:
                 self._remove_topic(current)
             self._apply_topic(topic)
         # Before the broker serves anybody it opens all that it has.
-        self._open_some(OPEN_SLICE_S if self._has_roles else float("inf"))
+        self._open_in_slices(OPEN_SLICE_S if self._has_roles else float("inf"))
         self._is_followed = is_followed
-        if self._queued and self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open_rest(), name="opening partitions")
 
     def _apply_topic(self, topic: TopicImage) -> None:
         config = self._topic_config(topic)
@@ -252,6 +250,12 @@ class PartitionManager:
                 existing.take_config(config)
                 if before is None or before.partitions[state.partition : state.partition + 1] != (state,):
                     self._take_role(topic, state)
+
+    def _open_in_slices(self, first_s: float = OPEN_SLICE_S) -> None:
+        """Open what is queued, the first slice now."""
+        self._open_some(first_s)
+        if self._queued and self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open_rest(), name="opening partitions")
 
     def _open_some(self, seconds: float) -> None:
         deadline = self._clock.monotonic() + seconds
@@ -280,6 +284,9 @@ class PartitionManager:
 
     def _open_queued(self, key: tuple[str, int]) -> None:
         del self._queued[key]
+        self._open_key(key)
+
+    def _open_key(self, key: tuple[str, int]) -> None:
         topic = self._topics[key[0]]
         self._open(topic, topic.partitions[key[1]], self._topic_config(topic))
 
@@ -331,7 +338,7 @@ class PartitionManager:
             raise OSError(
                 "the cluster's metadata could not be followed, for the reason above: what is ours is not known"
             )
-        not_open = (*self._unopened, *self._queued)
+        not_open = self._unopened | self._queued
         return [LogKey(self._topics[topic].topic_id, partition) for topic, partition in not_open]
 
     def try_unopened(self) -> None:
@@ -340,14 +347,16 @@ class PartitionManager:
         if not self._unopened or now_s - self._reopened_at_s < REOPEN_INTERVAL_S:
             return
         self._reopened_at_s = now_s
-        for topic_name, number in list(self._unopened):
-            topic = self._topics[topic_name]
-            self._open(topic, topic.partitions[number], self._topic_config(topic))
-            if (topic_name, number) in self._unopened:
-                # Behind the others, next time: what keeps this one shut may be its own affair.
-                del self._unopened[topic_name, number]
-                self._unopened[topic_name, number] = None
-                break  # Or the disk is as full as before: no need to ask it for all the others.
+        key = next(iter(self._unopened))
+        self._open_key(key)
+        if key in self._unopened:
+            # Behind the others, next time: what keeps this one shut may be its own affair. Or the disk is as full as
+            # before: no need to ask it for all the others.
+            del self._unopened[key]
+            self._unopened[key] = None
+        else:
+            self._queued.update(self._unopened)
+            self._open_in_slices()
 
     def _partition(self, topic: TopicImage, partition_log: Log) -> Partition:
         partition = Partition(
