@@ -22,9 +22,9 @@ MODULES = (
     "storage/flush", "storage/fs", "storage/group_commit", "storage/index",
     "storage/journal", "storage/journal_format", "storage/log", "storage/log_slice",
     "storage/scan", "storage/segment", "storage/segment_indexes",
-    "partition/batch_check", "partition/fetcher", "partition/leader_epochs", "partition/manager", "partition/partition",
-    "partition/producer_files", "partition/producer_state", "partition/replica_state", "partition/transactions",
-    "partition/waiters",
+    "partition/batch_check", "partition/epoch_checkpoint", "partition/fetcher", "partition/leader_epochs",
+    "partition/manager", "partition/partition", "partition/producer_files", "partition/producer_state",
+    "partition/replica_state", "partition/transactions", "partition/waiters",
     "server/connection", "server/dispatch", "server/fetch_session", "server/listener", "server/outbox", "server/peer",
     "server/prepared_fetch", "server/handlers/fetch", "server/handlers/produce",
 )  # fmt: skip

@@ -188,7 +188,7 @@ def test_an_empty_log_begins_with_the_batch_that_its_leaders_log_starts_in(tmp_p
         await partition._logs.stop()
         again = opened(tmp_path)
         assert (again.log_start, again.log.log_end, again.log.failure) == (35, 38, None)
-        assert (again._logs.damaged, again._epochs.entries) == ({}, [(1, 34)])
+        assert (again._logs.damaged, again._checkpoint.epochs.entries) == ({}, [(1, 34)])
 
     asyncio.run(scenario())
 

@@ -53,10 +53,3 @@ def test_truncation_forgets_epochs_that_begin_at_or_after_the_new_end() -> None:
     assert known.truncate_end(O(10))
     assert known.entries == [(0, 0)]
     assert not known.truncate_end(O(10))
-
-
-def test_retention_keeps_the_epoch_that_spans_the_new_start() -> None:
-    known = epochs((0, 0), (1, 10), (2, 20))
-    assert known.truncate_start(O(15))
-    assert known.entries == [(1, 15), (2, 20)]
-    assert not known.truncate_start(O(15))

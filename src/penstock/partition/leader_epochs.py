@@ -67,12 +67,3 @@ class LeaderEpochs:
         changed = len(kept) != len(self.entries)
         self.entries = kept
         return changed
-
-    def truncate_start(self, log_start: Offset) -> bool:
-        """Forget epochs that ended at or before `log_start`; gives whether anything changed."""
-        number = bisect_right(self.entries, log_start, key=lambda entry: entry[1])
-        if number == 0 or (number == 1 and self.entries[0][1] == log_start):
-            return False
-        epoch, _ = self.entries[number - 1]
-        self.entries = [(epoch, log_start), *self.entries[number:]]
-        return True

@@ -22,19 +22,17 @@ from penstock.base.topic_config import TopicConfig
 from penstock.base.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, NodeId, Offset, TopicPartition
 from penstock.cluster.image import PartitionState
 from penstock.partition.batch_check import Prepared, check_batch, prepare, topic_codec
-from penstock.partition.leader_epochs import LeaderEpochs
+from penstock.partition.epoch_checkpoint import EpochCheckpoint
 from penstock.partition.producer_files import ProducerFiles
 from penstock.partition.producer_state import ProducerState
 from penstock.partition.replica_state import ReplicaState
 from penstock.partition.verification_guards import VerificationGuard
 from penstock.partition.waiters import Waiters
-from penstock.storage.checkpoint import encode_lines, read_epochs
-from penstock.storage.format import LEADER_EPOCH_CHECKPOINT
 from penstock.storage.fs import Buffer, FileSystem
 from penstock.storage.log import Log
 from penstock.storage.log_manager import LogManager
 from penstock.storage.log_slice import LogSlice
-from penstock.storage.scan import BadBatch, scan_headers, sound_batches
+from penstock.storage.scan import sound_batches
 from penstock.storage.txn_index import AbortedTxn
 from penstock.wire.batch import (
     HEADER_BYTES,
@@ -113,14 +111,12 @@ class Partition:
         self._node_id = node_id
         self._logs = logs
         self._commit = logs.commit
-        self._fs = fs
         self._clock = clock
         self._may_lead = may_lead
         self._look_at_isr = look_at_isr
         self._epoch_start = Offset(0)  # Where the log ended when this broker became the leader.
         self._wanted: PartitionState | None = None  # What the image said while we were truncating.
-        self._epochs = LeaderEpochs()
-        self._are_epochs_stored = True  # False: the checkpoint has some that are forgotten. It goes before any append.
+        self._checkpoint = EpochCheckpoint(fs=fs, partition_log=partition_log)
         self.producers = ProducerState()
         self._producer_files = ProducerFiles(fs=fs, partition_log=partition_log)
         # In order of offset, but for retries that are answered with the offset of their first try: those just wait
@@ -133,9 +129,7 @@ class Partition:
         self.log.on_synced = self._on_synced
         self.log.on_failed = self._on_failed
         self.high_watermark = max(self.log.log_start, min(high_watermark, self.log.synced_end))
-        entries = read_epochs(self._fs, f"{self.log.directory}/{LEADER_EPOCH_CHECKPOINT}")
-        self._epochs = LeaderEpochs(entries or self._epochs_from_log())
-        self._forget_epochs()
+        self._checkpoint.load()
         self._load_producers()
         # Inside an append that rolls, `producers` is the state of all batches before it, which is what is wanted.
         self.log.on_rolled = self.store_producers
@@ -143,18 +137,6 @@ class Partition:
     def _load_producers(self) -> None:
         self.producers = self._producer_files.load(self._clock.now_ms())
         self.producers.transactions.on_high_watermark(self.high_watermark)
-
-    def _epochs_from_log(self) -> list[tuple[LeaderEpoch, Offset]]:
-        """The epochs as the batches themselves tell them; for a checkpoint that is missing, damaged or empty."""
-        epochs = LeaderEpochs()
-        for segment in self.log.segments:
-            try:
-                for _, header in scan_headers(segment.file.read, 0, segment.size, segment.base_offset):
-                    epochs.assign(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
-            except BadBatch as error:
-                # Damage below the recovery point, as when producers are read.
-                log.error("leader epochs behind damage are not known", segment=segment.path(), error=error)
-        return epochs.entries
 
     # Roles
 
@@ -170,7 +152,7 @@ class Partition:
             self.leader_epoch = state.leader_epoch
             self.is_following = True
             # An epoch in which we have led and stored nothing is not part of our history.
-            self._forget_epochs()
+            self._checkpoint.forget_empty()
             if not self.is_safe:
                 self._commit.request(self.log)
 
@@ -482,8 +464,8 @@ class Partition:
         partition_log, leading = self.log, self.leading
         assert leading is not None, f"{self.topic_partition} is not led here"
         base_offset = partition_log.log_end
-        if self.leader_epoch != self._epochs.latest:
-            self._begin_epoch(self.leader_epoch, base_offset)
+        if not self._checkpoint.goes_on(self.leader_epoch):
+            self._checkpoint.begin(self.leader_epoch, base_offset)
         partition_log.append(batch, base_offset + last_offset_delta, max_timestamp, aborted)
         log_end = leading.log_end = partition_log.log_end
         if header is not None and header.producer_id != NO_PRODUCER_ID:
@@ -497,26 +479,6 @@ class Partition:
         else:
             self._on_safe(log_end)
         return log_end
-
-    def _begin_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
-        """Note that records of `epoch` begin at `start`; the next flush makes it durable, together with the first."""
-        before = list(self._epochs.entries)
-        if self._epochs.assign(epoch, start) or not self._are_epochs_stored:
-            try:
-                self._put_epochs()
-            except OSError as error:
-                self._epochs.entries = before
-                raise Refused(ErrorCode.kafka_storage_error, str(error)) from error
-
-    def _forget_epochs(self) -> None:
-        """Those that begin where the log ends: none of their records is here."""
-        if self._epochs.truncate_end(self.log.log_end):
-            self._are_epochs_stored = False
-
-    def _put_epochs(self) -> None:
-        entries = (f"{epoch} {start}" for epoch, start in self._epochs.entries)
-        self.log.put_side_file(LEADER_EPOCH_CHECKPOINT, encode_lines(entries))
-        self._are_epochs_stored = True
 
     def when_committed(self, next_offset: Offset, callback: Committed) -> bool:
         """Whether everything below `next_offset` is committed; if not yet, `callback` will be told."""
@@ -641,7 +603,7 @@ class Partition:
         if not leading.is_follower(node_id):
             raise Refused(ErrorCode.unknown_topic_or_partition, f"broker {node_id} has no replica")
         if last_epoch != NO_EPOCH:
-            diverging = self._epochs.divergence(last_epoch, offset, self.log.log_end)
+            diverging = self._checkpoint.epochs.divergence(last_epoch, offset, self.log.log_end)
             if diverging is not None:
                 return diverging
         if not self.log.log_start <= offset <= self.log.log_end:
@@ -664,7 +626,7 @@ class Partition:
     @property
     def copied_end(self) -> tuple[Offset, LeaderEpoch]:
         """From where to copy on, and the epoch of the record before that. All below it is safe with us."""
-        return self.safe_end, self._epochs.latest
+        return self.safe_end, self._checkpoint.epochs.latest
 
     def copy(self, records: memoryview) -> None:
         """Append a leader's batches as they are; CorruptBatch or Refused when they or the disk are not fit for it."""
@@ -697,10 +659,8 @@ class Partition:
 
     def _is_one_of_a_row(self, header: BatchHeader) -> bool:
         """Whether nothing but its records changes with the batch."""
-        return (
-            header.partition_leader_epoch == self._epochs.latest
-            and self._are_epochs_stored
-            and (not header.attributes & TRANSACTIONAL_MASK or (self.log.has_transactions and not header.is_control))
+        return self._checkpoint.goes_on(LeaderEpoch(header.partition_leader_epoch)) and (
+            not header.attributes & TRANSACTIONAL_MASK or (self.log.has_transactions and not header.is_control)
         )
 
     def _copy_row(self, batches: memoryview, headers: list[BatchHeader], now_ms: int) -> None:
@@ -717,8 +677,8 @@ class Partition:
 
     def _copy_one(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
         epoch = LeaderEpoch(header.partition_leader_epoch)
-        if epoch != self._epochs.latest or not self._are_epochs_stored:
-            self._begin_epoch(epoch, Offset(header.base_offset))
+        if not self._checkpoint.goes_on(epoch):
+            self._checkpoint.begin(epoch, Offset(header.base_offset))
         marker = aborted = None
         if header.attributes & TRANSACTIONAL_MASK:
             if not self.log.has_transactions:
@@ -744,7 +704,7 @@ class Partition:
 
     async def truncate(self, diverging: tuple[LeaderEpoch, Offset]) -> None:
         """Cut off what the leader does not have, as far as its answer tells; then it is to be asked again."""
-        offset = self._epochs.truncation(diverging, self.log.log_end)
+        offset = self._checkpoint.epochs.truncation(diverging, self.log.log_end)
         await self._shorten(lambda: self._logs.truncate(self.log, offset))
 
     async def start_over(self, log_start: Offset) -> None:
@@ -808,18 +768,14 @@ class Partition:
                 end=self.high_watermark,
             )
         self.high_watermark = max(self.log.log_start, min(self.high_watermark, self.log.log_end))
-        self._forget_epochs()
-        if self._epochs.entries and self.log.segments[0].base_offset == self.log.log_end:
-            # Nothing is left. Where older epochs end a leader's log may no longer reach, and nobody is to go back to.
-            self._epochs.entries, self._are_epochs_stored = [], False
+        self._checkpoint.on_cut()
         try:
             self._load_producers()
         except OSError as error:
             self.producers = ProducerState()
             self.log.fail(f"its producers cannot be known: {error}")
             raise
-        if not self._are_epochs_stored:
-            self._put_epochs()
+        self._checkpoint.store()
 
     # Offsets
 
@@ -827,11 +783,11 @@ class Partition:
         """See `LeaderEpochs.end_offset_for`; the current epoch ends at the log's end."""
         if epoch == self.leader_epoch:
             return epoch, self.log.log_end
-        return self._epochs.end_offset_for(epoch, self.log.log_end)
+        return self._checkpoint.epochs.end_offset_for(epoch, self.log.log_end)
 
     def epoch_at(self, offset: Offset) -> LeaderEpoch:
         """The leader epoch of the record at `offset`, or of the next one to come."""
-        for epoch, start in reversed(self._epochs.entries):
+        for epoch, start in reversed(self._checkpoint.epochs.entries):
             if start <= offset:
                 return epoch
         return self.leader_epoch
