@@ -1,5 +1,6 @@
 import asyncio
 import errno
+import threading
 from functools import partial
 
 import pytest
@@ -324,6 +325,39 @@ def test_a_topic_may_be_deleted_and_made_anew_during_its_compaction(tmp_path, tu
         after = started(FailingFileSystem(), tmp_path)
         assert latest_values(after.open(TP, TOPIC_ID, COMPACT)) == expected
         await after.stop()
+
+    run(life())
+
+
+def test_a_compaction_that_meets_the_files_of_a_topic_made_anew_says_nothing_of_that_topic(tmp_path):
+    """Its files have the names that those of the topic before it had."""
+
+    async def life():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        await fill(logs, logs.open(TP, TOPIC_ID, COMPACT), 200)
+        at_file, go_on = threading.Event(), threading.Event()
+
+        def hold(operation, path):
+            if operation == "open" and threading.current_thread() is not threading.main_thread():
+                at_file.set()
+                go_on.wait()
+
+        fs.before = hold
+        cleaning = asyncio.create_task(logs.cleaner.clean_all())
+        await asyncio.to_thread(at_file.wait)
+        fs.before = succeed
+        logs.delete(TP)
+        again = logs.open(TP, TOPIC_ID, COMPACT)
+        put(again, b"key-0", b"value")
+        go_on.set()
+        await cleaning
+        assert logs.cleaner.uncleanable == {}
+        expected = await fill(logs, again)
+        await logs.cleaner.clean_all()
+        assert closed_records(again) == 7
+        assert latest_values(again) == expected
+        await logs.stop()
 
     run(life())
 

@@ -140,6 +140,8 @@ class Cleaner:
         except Abandoned:
             return False
         except (BadBatch, CorruptBatch, TooLarge) as error:
+            if partition_log.is_deleted:
+                return False  # What was read may be of the topic that has its name now.
             self.uncleanable[partition_log.topic_partition] = str(error)
             log.error("log cannot be compacted", partition=partition_log.topic_partition, reason=error)
             return False
