@@ -4,7 +4,7 @@ import errno
 import pytest
 
 from penstock.base.errors import Refused
-from penstock.storage.group_commit import GroupCommit
+from penstock.storage.group_commit import ROUND_BYTES_MAX, GroupCommit
 
 from .support import FailingFileSystem, append, fail, opened, run, succeed
 
@@ -85,7 +85,7 @@ def test_an_append_made_when_told_of_a_sync_starts_no_second_sync_beside_it(tmp_
     run(scenario())
 
 
-def test_logs_do_not_wait_for_each_other(tmp_path):
+def test_logs_with_new_files_do_not_wait_for_each_other(tmp_path):
     async def scenario():
         fs = SlowFileSystem()
         commit, _ = committer()
@@ -101,6 +101,113 @@ def test_logs_do_not_wait_for_each_other(tmp_path):
         fs.permits.release()
         await commit.finish()
         assert [log.synced_end for log in logs] == [1, 1]
+
+    run(scenario())
+
+
+class Rounds:
+    """Logs of which only records are unsynced, and whose syncs wait to be let go."""
+
+    def __init__(self, tmp_path, count):
+        self.fs = SlowFileSystem()
+        self.commit, self.failures = committer()
+        self.logs = [opened(self.fs, f"{tmp_path}/{number}") for number in range(count)]
+
+    async def begin(self):
+        """What is new has been synced."""
+        for log in self.logs:
+            append(log)
+            self.commit.request(log)
+        await self.let_go(len(self.logs))
+        self.fs.runs = 0
+
+    async def append(self, *numbers, values=(b"value",)):
+        for number in numbers:
+            append(self.logs[number], values)
+            self.commit.request(self.logs[number])
+        await settle()
+
+    async def let_go(self, count):
+        for _ in range(count):
+            self.fs.permits.release()
+        await settle()
+
+    @property
+    def synced(self):
+        return [log.synced_end for log in self.logs]
+
+
+def test_logs_with_little_to_sync_are_synced_in_rounds(tmp_path):
+    async def scenario():
+        rounds = Rounds(tmp_path, 4)
+        await rounds.begin()
+        await rounds.append(0, 1)  # In one turn of the loop: together.
+        assert rounds.fs.runs == 2
+        await rounds.append(2)
+        await rounds.append(3)
+        await rounds.append(2)
+        await rounds.let_go(1)
+        assert (rounds.fs.runs, rounds.synced) == (2, [2, 1, 1, 1])  # The first is told at once.
+        await rounds.append(0)
+        await rounds.let_go(1)
+        assert (rounds.fs.runs, rounds.synced) == (5, [2, 2, 1, 1])
+        await rounds.let_go(3)
+        assert (rounds.fs.runs, rounds.synced) == (5, [3, 2, 3, 2])
+        await rounds.append(1)
+        assert rounds.fs.runs == 6  # And nobody waits for a round that is over.
+        await rounds.let_go(1)
+        assert rounds.synced == [3, 3, 3, 2]
+
+    run(scenario())
+
+
+def test_a_log_with_more_to_sync_waits_for_no_round_and_holds_up_none(tmp_path):
+    async def scenario():
+        rounds = Rounds(tmp_path, 3)
+        await rounds.begin()
+        await rounds.append(0)
+        await rounds.append(1, values=(bytes(ROUND_BYTES_MAX),))
+        assert rounds.fs.runs == 2
+        await rounds.let_go(1)
+        assert rounds.synced == [2, 1, 1]
+        await rounds.append(2)
+        assert rounds.fs.runs == 3
+        await rounds.let_go(2)
+        assert rounds.synced == [2, 2, 2]
+
+    run(scenario())
+
+
+def test_who_waits_for_the_log_of_a_later_round_waits_for_its_sync(tmp_path):
+    async def scenario():
+        rounds = Rounds(tmp_path, 2)
+        await rounds.begin()
+        await rounds.append(0)
+        await rounds.append(1)
+        finishing = asyncio.create_task(rounds.commit.finish(rounds.logs[1]))
+        await rounds.let_go(1)
+        assert not finishing.done()
+        await rounds.let_go(1)
+        await finishing
+        assert rounds.synced == [2, 2]
+
+    run(scenario())
+
+
+def test_a_sync_that_fails_ends_its_part_in_the_round(tmp_path):
+    async def scenario():
+        rounds = Rounds(tmp_path, 3)
+        await rounds.begin()
+        rounds.fs.before = fail("sync", suffix="0/00000000000000000000.log", code=errno.EIO)
+        await rounds.append(0)
+        await rounds.append(1, 2)
+        rounds.logs[2].fail("its topic was deleted, say")
+        await rounds.let_go(1)
+        assert (len(rounds.failures), rounds.fs.runs) == (1, 2)
+        assert not rounds.logs[2].flush_in_flight
+        await rounds.let_go(1)
+        await rounds.commit.finish()
+        assert rounds.synced == [1, 2, 1]
 
     run(scenario())
 

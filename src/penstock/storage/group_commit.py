@@ -2,6 +2,10 @@
 
 A lone producer waits for one sync; a thousand wait for at most two. No timer is needed: the disk sets the pace.
 
+Logs with little to sync are synced in rounds: those that get records during one wait for the next. So each gathers more
+for its sync, and a file system that syncs several files at a time, as those with a journal do, has them together. A log
+with more to sync waits for nobody, and nobody waits for it.
+
 With a journal, what is appended to many logs, little to each, is written there and shares one sync. A log with more to
 sync, or with more than its records (a new file, an index), is synced by itself, as all are without a journal.
 """
@@ -12,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 from penstock.base.logging import get_logger
-from penstock.storage.flush import Journaled
+from penstock.storage.flush import Flush, Journaled
 from penstock.storage.journal import ENTRY_BYTES_MAX, Journal, is_piece
 from penstock.storage.journal_format import NOWHERE, RECORDS, VOID, LogKey, Piece
 from penstock.storage.log import Log
@@ -23,12 +27,19 @@ log = get_logger(__name__)
 # hold up all others by as many syncs.
 VOIDS_MAX = 256
 
+# Of a log that is synced in a round: up to here a sync takes the same time, whatever it is of.
+ROUND_BYTES_MAX = 32 << 10
+
 
 class GroupCommit:
     def __init__(self, *, on_failure: Callable[[str, OSError], None], journal: Journal | None = None) -> None:
         """`on_failure` is told what could not be synced."""
         self._on_failure = on_failure
-        self._tasks: dict[Log, asyncio.Task[None]] = {}  # Who sees to each log that has a sync under way or due.
+        # Who sees to each log that has a sync under way or due.
+        self._tasks: dict[Log, asyncio.Future[None]] = {}
+        self._round = 0  # Syncs of this round that have not ended.
+        self._is_round_open = False  # None of them has begun: more may join.
+        self._next_round: dict[Log, asyncio.Future[None]] = {}  # Done when that begins.
         self._shareable = 0  # Syncs of single logs beside those of others that a journal could have taken.
         self._journal = journal
         self._may_journal = False  # Nothing of an older journal is needed any more, and none has been made.
@@ -110,14 +121,44 @@ class GroupCommit:
     # A log by itself
 
     def _begin_alone(self, partition_log: Log) -> None:
-        task = self._tasks[partition_log] = asyncio.get_running_loop().create_task(self._sync(partition_log))
+        loop = asyncio.get_running_loop()
+        is_in_round = partition_log.unsynced_bytes <= ROUND_BYTES_MAX
+        if is_in_round and self._round and not self._is_round_open:
+            self._tasks[partition_log] = self._next_round[partition_log] = loop.create_future()
+            return
+        if is_in_round:
+            self._round += 1
+            self._is_round_open = True
+        task = self._tasks[partition_log] = loop.create_task(self._sync(partition_log, is_in_round))
         task.add_done_callback(lambda _: self._forget(partition_log, task))
 
-    async def _sync(self, partition_log: Log) -> None:
-        is_whole, partition_log.is_sync_wanted = partition_log.is_sync_wanted, False
+    def _begin_next_round(self) -> None:
+        waiting, self._next_round = self._next_round, {}
+        for partition_log, begun in waiting.items():
+            if partition_log.failure is not None:
+                self._fail(partition_log)
+            else:
+                self._begin_alone(partition_log)
+            begun.set_result(None)
+
+    async def _carry_out(self, partition_log: Log, is_whole: bool, is_in_round: bool) -> Flush:
+        """What has been synced."""
         try:
+            if is_in_round:
+                self._is_round_open = False
             flush = partition_log.begin_flush(is_whole=is_whole)
             await flush.carry_out()
+            return flush
+        finally:
+            if is_in_round:
+                self._round -= 1
+                if not self._round:
+                    self._begin_next_round()
+
+    async def _sync(self, partition_log: Log, is_in_round: bool) -> None:
+        is_whole, partition_log.is_sync_wanted = partition_log.is_sync_wanted, False
+        try:
+            flush = await self._carry_out(partition_log, is_whole, is_in_round)
         except OSError as error:
             self._fail(partition_log)
             if not partition_log.is_deleted:  # Its directory has moved away, and no one waits for it any more.

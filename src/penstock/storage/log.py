@@ -358,21 +358,24 @@ class Log:
         self.flush_in_flight = False  # Last: whoever appends when told must not start a second sync beside this one.
 
     @property
-    def journal_bytes(self) -> int:
-        """What has to be on disk for all to be synced; more than any journal takes when that is not records alone."""
+    def unsynced_bytes(self) -> int:
+        """What has to be on disk for all to be synced; more than there can be when that is not records alone."""
         part = self._synced_part
         if (
             part is None
             or part[0] is not self.active
             or self.config.durability != "fsync"
-            or self.is_filing_wanted
             or self._side_files
             or self._unsynced_directories
             or self._txn_file is not None
-            or self.key is None
         ):
             return sys.maxsize
         return part[0].size - part[1]
+
+    @property
+    def journal_bytes(self) -> int:
+        """The same for a journal; more than any takes of a log that cannot be in one, or is to be in its own file."""
+        return sys.maxsize if self.is_filing_wanted or self.key is None else self.unsynced_bytes
 
     def begin_journaling(self) -> Journaled:
         """All that is unsynced, for the journal; where `journal_bytes` says that it can be."""
