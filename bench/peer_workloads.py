@@ -31,7 +31,7 @@ class Peer(NamedTuple):
 
 
 PEERS = [
-    Peer(Penstock, "version=", RdkafkaLoad, "confluent-kafka", "penstock.durability=os: in the page cache"),
+    Peer(Penstock, "version='?", RdkafkaLoad, "confluent-kafka", "penstock.durability=os: in the page cache"),
     Peer(Nats, r"Version:\s+", NatsLoad, "nats-py", "file storage, default sync_interval: in the page cache"),
     Peer(RabbitMq, "RabbitMQ ", RstreamLoad, "rstream", "a stream of one replica: in the page cache"),
     Peer(Redis, "version=", RedisLoad, "redis", "appendonly yes, appendfsync everysec: in the page cache"),
