@@ -155,6 +155,28 @@ def test_what_a_full_disk_kept_shut_is_opened_in_slices(tmp_path: Path) -> None:
     asyncio.run(life())
 
 
+def test_what_waits_to_be_opened_is_opened_once(tmp_path: Path) -> None:
+    """By whomever: the slices, who asks for it, or the next try of what stays shut."""
+
+    async def life() -> None:
+        world = World(tmp_path, 6)
+        world.fs.shut = {5}
+        world.fs.on_asked = lambda: world.clock.pass_s(REOPEN_INTERVAL_S)
+        world.clock.pass_s(REOPEN_INTERVAL_S)
+        with pytest.raises(Refused) as refused:
+            world.manager.get("t", 4)  # One tells that there is room, one is a slice.
+        assert refused.value.code is ErrorCode.not_leader_or_follower  # Clients try again at once.
+        await asyncio.sleep(0)
+        opened = world.manager.get("t", 3)
+        world.manager.try_unopened()
+        await asyncio.sleep(0.1)
+        assert world.manager.get("t", 3) is opened
+        assert world.opened() == [0, 1, 2, 3, 4]
+        assert world.fs.asked == [0, 1, 3, 2, 4, 5]
+
+    asyncio.run(life())
+
+
 def test_a_partition_of_which_only_the_log_can_be_opened_holds_up_no_other(tmp_path: Path) -> None:
     """Retention and compaction go over all logs; of this one nobody knows what is committed."""
 

@@ -60,7 +60,7 @@ class PartitionManager:
         self._broker_overrides: dict[str, str] = {}  # Of the settings; likewise.
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._unopened: dict[tuple[str, int], None] = {}  # Ours, but could not be opened; tried in this order.
-        self._queued: dict[tuple[str, int], None] = {}  # Ours, and soon to be opened, perhaps once more.
+        self._queued: dict[tuple[str, int], None] = {}  # Ours, and soon to be opened.
         self._is_followed = True  # No image has been applied in part: all that is ours is in one of those three.
         self._opening: asyncio.Task[None] | None = None
         self._refused = RefusedBatches()
@@ -303,6 +303,7 @@ class PartitionManager:
 
     def _open(self, topic: TopicImage, state: PartitionState, config: TopicConfig) -> None:
         topic_partition = TopicPartition(topic.name, state.partition)
+        assert topic_partition not in self._partitions, f"{topic_partition} is open already"
         try:
             # If it was the rest that could not be opened, its log is here, perhaps with files that wait for their sync.
             partition_log = self._logs.logs.get(topic_partition)
@@ -327,6 +328,8 @@ class PartitionManager:
     def _reopen(self, key: tuple[str, int]) -> Partition:
         """What could not be opened before; Refused while it still cannot be."""
         self.try_unopened()
+        if key in self._queued:
+            return self._open_on_demand(key)
         if key not in self._partitions:
             raise Refused(ErrorCode.kafka_storage_error, "the partition cannot be opened: see the broker's log")
         return self._partitions[key]
@@ -355,7 +358,8 @@ class PartitionManager:
             del self._unopened[key]
             self._unopened[key] = None
         else:
-            self._queued.update(self._unopened)
+            self._queued |= self._unopened
+            self._unopened.clear()
             self._open_in_slices()
 
     def _partition(self, topic: TopicImage, partition_log: Log) -> Partition:
