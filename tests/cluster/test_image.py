@@ -165,6 +165,21 @@ def test_settings_come_from_the_topic_then_the_broker_then_all_brokers_then_the_
     assert cleared.broker_config(static) is static
 
 
+def test_what_a_broker_cannot_use_of_its_own_settings_leaves_it_those_of_all_brokers() -> None:
+    image = after(
+        cluster(),
+        [
+            Put(records.broker_config_key("1"), records.encode({"log.retention.ms": "long", "num.partitions": "2"})),
+            Put(
+                records.broker_config_key(records.ALL_BROKERS),
+                records.encode({"log.retention.ms": "-1", "num.partitions": "4"}),
+            ),
+        ],
+    )
+    config = image.broker_config(BrokerConfig())
+    assert (config.topic_defaults.retention_ms, config.num_partitions) == (-1, 2)
+
+
 def test_keys_of_later_versions_are_passed_over() -> None:
     assert after(EMPTY_IMAGE, [Put("/acls/t", b"{}")]) is EMPTY_IMAGE
 

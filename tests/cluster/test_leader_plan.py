@@ -73,6 +73,8 @@ def test_unclean_elections_are_held_where_the_topic_or_the_broker_says_so() -> N
             *topic(
                 state(0, [1, 2], [1], 1), name="strict", topic_id=UUID(int=9), unclean_leader_election_enable="false"
             ),
+            # Stored by a version that knew more.
+            *topic(state(0, [1, 2], [1], 1), name="new", topic_id=UUID(int=10), unclean_leader_election_enable="last"),
         ],
     )
     plan = plan_partitions(image, CONFIG, due_partitions(image, CONFIG))
@@ -80,10 +82,11 @@ def test_unclean_elections_are_held_where_the_topic_or_the_broker_says_so() -> N
         "safe": (NO_NODE, False),
         "loose": (2, True),
         "strict": (NO_NODE, False),
+        "new": (NO_NODE, False),
     }
     loose = BrokerConfig(topic_defaults=TopicConfig(unclean_leader_election_enable=True))
     plan = plan_partitions(image, loose, due_partitions(image, loose))
-    assert {moved.partition.topic for moved in plan.results if moved.is_unclean} == {"safe", "loose"}
+    assert {moved.partition.topic for moved in plan.results if moved.is_unclean} == {"safe", "loose", "new"}
 
 
 def test_a_topic_whose_state_is_missing_is_left_alone() -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.config import BrokerConfig
-from penstock.base.config_key import with_stored
+from penstock.base.config_key import usable, with_stored
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import NO_NODE, LeaderEpoch, NodeId, TopicPartition
 from penstock.cluster import records
@@ -123,16 +123,21 @@ class ClusterImage:
 
     def broker_overrides(self, node_id: NodeId) -> dict[str, str]:
         """Settings of a broker that were changed at run time: its own over those of all brokers."""
-        if not self.broker_configs:
-            return {}
-        everyone = self.broker_configs.get(records.ALL_BROKERS, NO_CONFIG)
-        own = self.broker_configs.get(str(node_id), NO_CONFIG)
-        return {**everyone.overrides, **own.overrides}
+        everyone, own = self._broker_levels(node_id)
+        return {**everyone, **own}
+
+    def _broker_levels(self, node_id: NodeId) -> list[Mapping[str, str]]:
+        levels = (records.ALL_BROKERS, str(node_id))
+        return [self.broker_configs.get(level, NO_CONFIG).overrides for level in levels]
 
     def broker_config(self, static: BrokerConfig) -> BrokerConfig:
         """The settings in force on a broker whose properties gave `static`."""
-        overrides = self.broker_overrides(static.node_id)
-        return with_stored(static, overrides) if overrides else static
+        if not self.broker_configs:
+            return static
+        # Each by itself: what a broker cannot use of its own leaves it what all brokers have.
+        everyone, own = (usable(static, level) for level in self._broker_levels(static.node_id))
+        overrides = {**everyone, **own}
+        return static.with_overrides(overrides) if overrides else static
 
     def topic_config(self, name: str, static: BrokerConfig) -> TopicConfig:
         """The settings in force for topic `name` on a broker whose properties gave `static`."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.base.config import BrokerConfig
+from penstock.base.config_key import InvalidConfig
 from penstock.base.topic_config import TOPIC_CONFIGS
 from penstock.base.types import NO_NODE, NodeId, TopicPartition
 from penstock.cluster import records
@@ -118,4 +119,7 @@ def _unclean_default(image: ClusterImage, config: BrokerConfig) -> bool:
 
 def _is_unclean_allowed(topic: TopicImage, default: bool) -> bool:
     text = topic.config.get(UNCLEAN)
-    return default if text is None else bool(TOPIC_CONFIGS[UNCLEAN].parse(text))
+    try:
+        return default if text is None else bool(TOPIC_CONFIGS[UNCLEAN].parse(text))
+    except InvalidConfig:
+        return default  # As of all settings that cannot be used.
