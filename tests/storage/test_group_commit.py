@@ -178,6 +178,22 @@ def test_a_log_with_more_to_sync_waits_for_no_round_and_holds_up_none(tmp_path):
     run(scenario())
 
 
+def test_a_log_of_which_only_the_journal_has_a_part_is_in_no_round(tmp_path):
+    """That part is synced with the rest, and may be megabytes."""
+
+    async def scenario():
+        rounds = Rounds(tmp_path, 2)
+        await rounds.begin()
+        rounds.logs[0].filed_end -= 1
+        await rounds.append(0)
+        await rounds.append(1)
+        assert rounds.fs.runs == 2
+        await rounds.let_go(2)
+        assert rounds.synced == [2, 2]
+
+    run(scenario())
+
+
 def test_who_waits_for_the_log_of_a_later_round_waits_for_its_sync(tmp_path):
     async def scenario():
         rounds = Rounds(tmp_path, 2)

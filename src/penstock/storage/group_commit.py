@@ -122,7 +122,9 @@ class GroupCommit:
 
     def _begin_alone(self, partition_log: Log) -> None:
         loop = asyncio.get_running_loop()
-        is_in_round = partition_log.unsynced_bytes <= ROUND_BYTES_MAX
+        # What only the journal has of it is to be synced as well, and may be much.
+        is_filed = partition_log.filed_end == partition_log.synced_end
+        is_in_round = is_filed and partition_log.unsynced_bytes <= ROUND_BYTES_MAX
         if is_in_round and self._round and not self._is_round_open:
             self._tasks[partition_log] = self._next_round[partition_log] = loop.create_future()
             return
