@@ -8,6 +8,7 @@ import pytest
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
 from penstock.storage.fs import PosixFileSystem
+from penstock.storage.swap import SOURCES_SUFFIX
 from penstock.wire.batch import read_header
 
 from .support import (
@@ -359,6 +360,36 @@ def test_a_compaction_that_meets_the_files_of_a_topic_made_anew_says_nothing_of_
         assert latest_values(again) == expected
         await logs.stop()
 
+    run(life())
+
+
+def test_a_topic_made_anew_does_not_inherit_how_far_the_one_before_was_compacted(tmp_path):
+    class AfterSwap(FailingFileSystem):
+        """Somebody else has a turn of the loop when a swap is over."""
+
+        async def run(self, function):
+            removed = []
+            self.before = lambda operation, path: removed.append(path) if operation == "remove" else None
+            result = await super().run(function)
+            if any(path.endswith(SOURCES_SUFFIX) for path in removed):
+                made_anew()
+            return result
+
+    def made_anew():
+        logs.delete(TP)
+        logs.open(TP, TOPIC_ID, COMPACT)
+
+    async def life():
+        log = logs.open(TP, TOPIC_ID, COMPACT)
+        await fill(logs, log, 25)
+        assert len(log.segments) == 2, "one swap is the last"
+        await logs.cleaner.clean_all()
+        again = logs.logs[TP]
+        assert again is not log
+        assert logs.cleaner.cleaned_to == {}
+        await logs.stop()
+
+    logs = started(AfterSwap(), tmp_path)
     run(life())
 
 

@@ -180,6 +180,7 @@ class Cleaner:
             cleaned = await self._drive(compaction.write(group), partition_log)
             await self._swap(partition_log, cleaned, [segments[closed] for closed in group])
             bytes_after += cleaned.size
+        _check_alive(partition_log)
         await self._store_cleaned_to(partition_log.topic_partition, compaction.end)
         log.info("log compacted", partition=partition_log.topic_partition, cleaned_to=compaction.end,
                  bytes_before=bytes_before, bytes_after=bytes_after)  # fmt: skip
