@@ -155,7 +155,7 @@ def test_what_a_full_disk_kept_shut_is_opened_in_slices(tmp_path: Path) -> None:
     asyncio.run(life())
 
 
-def test_what_waits_to_be_opened_is_opened_once(tmp_path: Path) -> None:
+def test_what_waits_to_be_opened_is_opened_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """By whomever: the slices, who asks for it, or the next try of what stays shut."""
 
     async def life() -> None:
@@ -173,6 +173,8 @@ def test_what_waits_to_be_opened_is_opened_once(tmp_path: Path) -> None:
         assert world.manager.get("t", 3) is opened
         assert world.opened() == [0, 1, 2, 3, 4]
         assert world.fs.asked == [0, 1, 3, 2, 4, 5]
+        told = [record.getMessage() for record in caplog.records if "cannot be opened" in record.getMessage()]
+        assert len(told) == 6  # Of the one that stays shut no second time.
 
     asyncio.run(life())
 

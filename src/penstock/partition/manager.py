@@ -60,7 +60,7 @@ class PartitionManager:
         self._broker_overrides: dict[str, str] = {}  # Of the settings; likewise.
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._unopened: dict[tuple[str, int], None] = {}  # Ours, but could not be opened; tried in this order.
-        self._queued: dict[tuple[str, int], None] = {}  # Ours, and soon to be opened.
+        self._queued: dict[tuple[str, int], None] = {}  # Ours, and soon to be opened, perhaps once more.
         self._is_followed = True  # No image has been applied in part: all that is ours is in one of those three.
         self._opening: asyncio.Task[None] | None = None
         self._refused = RefusedBatches()
@@ -351,6 +351,7 @@ class PartitionManager:
             return
         self._reopened_at_s = now_s
         key = next(iter(self._unopened))
+        self._queued.pop(key, None)  # By an earlier try; it must not be opened twice.
         self._open_key(key)
         if key in self._unopened:
             # Behind the others, next time: what keeps this one shut may be its own affair. Or the disk is as full as
@@ -359,7 +360,6 @@ class PartitionManager:
             self._unopened[key] = None
         else:
             self._queued |= self._unopened
-            self._unopened.clear()
             self._open_in_slices()
 
     def _partition(self, topic: TopicImage, partition_log: Log) -> Partition:
