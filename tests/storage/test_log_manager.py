@@ -793,8 +793,8 @@ def test_reliability_rule_21_a_jump_of_the_clock_deletes_nothing_at_once(tmp_pat
     run(life())
 
 
-@pytest.mark.parametrize("state", ["flush_in_flight", "is_cleaning"])
-def test_retention_waits_for_a_sync_and_for_compaction(tmp_path, state):
+@pytest.mark.parametrize("state", ["flush_in_flight", "is_cutting", "is_cleaning"])
+def test_retention_waits_for_a_sync_a_cut_and_for_compaction(tmp_path, state):
     async def life():
         clock = TurnableClock()
         logs = started(FailingFileSystem(), tmp_path, clock)
@@ -809,6 +809,29 @@ def test_retention_waits_for_a_sync_and_for_compaction(tmp_path, state):
         setattr(log, state, False)
         await logs.apply_retention()
         assert log.log_start == 3
+        await logs.stop()
+
+    run(life())
+
+
+def test_retention_of_a_log_that_is_synced_all_the_time_takes_what_has_been_synced(tmp_path):
+    async def life():
+        clock = TurnableClock()
+        logs = started(FailingFileSystem(), tmp_path, clock)
+        log = logs.open(TP, TOPIC_ID, TopicConfig(segment_bytes=1024, retention_ms=10_000))
+        for _ in range(3):
+            append(log, [b"x" * 600])
+        await commit(logs, log)
+        clock.pass_ms(20_000)
+        for _ in range(2):
+            append(log, [b"x" * 600], timestamp=NOW_MS + 20_000)
+        log.flush_in_flight = True
+        await logs.apply_retention()
+        assert log.log_start == 3
+        clock.pass_ms(20_000)
+        await logs.apply_retention()
+        assert (log.log_start, len(log.segments)) == (3, 2)  # The first of them is not synced yet.
+        log.flush_in_flight = False
         await logs.stop()
 
     run(life())

@@ -570,8 +570,12 @@ class LogManager:
             log_start=partition_log.log_start,
             high_watermark=high_watermark,
         )
-        # A segment that is being synced or compacted stays until that is done; the next pass takes it.
-        if count and not partition_log.flush_in_flight and not partition_log.is_cleaning:
+        # A segment that is being synced or compacted stays until that is done; the next pass takes it. Of a busy log
+        # there is always a sync under way or due, but not of those that have been synced.
+        is_syncing = partition_log.flush_in_flight and any(
+            segment.is_dirty or segment is partition_log.active for segment in segments[:count]
+        )
+        if count and not (is_syncing or partition_log.is_cutting or partition_log.is_cleaning):
             paths = partition_log.delete_oldest(count)
             log.info("segments deleted", partition=partition_log.topic_partition, segments=count,
                      log_start=partition_log.log_start)  # fmt: skip
