@@ -122,7 +122,7 @@ def test_markers_of_a_decision_that_may_be_lost_yet_are_found_out(monkeypatch: p
         pass
 
     monkeypatch.setattr(txn_coordinator, "_until_committed", at_once)
-    assert "torn" in SEEDS.problems_of([283])
+    assert "torn" in SEEDS.problems_of([504])
 
 
 def test_a_marker_that_shuts_out_the_next_transaction_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,12 +24,13 @@ from penstock.storage.journal_format import (
     VOID,
     LogKey,
     Piece,
-    pack_entry,
     read_journal,
 )
+from penstock.storage.kernel_syncs import KernelSyncs
 from penstock.wire.batch import read_header
 
 from .support import FailingFileSystem, Machine, append, batch, fail, manager, read_all, run, succeed, until, values_of
+from .test_journal_format import packed
 
 CONFIG = TopicConfig()
 COMPACTED = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=1000)
@@ -280,6 +281,191 @@ def test_none_is_made_for_syncs_that_it_could_not_have_taken(tmp_path):
         await until(lambda: logs._journal.file is not None)
 
     run(life())
+
+
+# Past the page cache
+
+
+class HeldDirectFile:
+    """Takes writes, each of which ends when the test says so."""
+
+    block_bytes = SECTOR_BYTES
+
+    def __init__(self, memory_bytes):
+        self.memory = memoryview(bytearray(memory_bytes))
+        self.under_way = []  # Position and size of each, and who waits for it.
+        self.begun = 0
+        self.is_busy = self.is_closed = False
+
+    def begin(self, position, size):
+        if self.is_busy:
+            return None
+        done = asyncio.get_running_loop().create_future()
+        self.under_way.append((position, size, done))
+        self.begun += 1
+        return done
+
+    def close(self):
+        self.is_closed = True
+
+
+class DirectFileSystem(FailingFileSystem):
+    def __init__(self):
+        super().__init__()
+        self.direct = None
+
+    def open_direct(self, path, memory_bytes):
+        self.direct = HeldDirectFile(memory_bytes)
+        return self.direct
+
+    def end_write(self, error=None):
+        position, size, done = self.direct.under_way.pop(0)
+        if error is not None:
+            done.set_exception(error)
+            return
+        with self.path.open("r+b") as file:
+            file.seek(position)
+            file.write(self.direct.memory[:size])
+        done.set_result(None)
+
+
+async def serving_directly(tmp_path):
+    fs = DirectFileSystem()
+    fs.path = tmp_path / PATH
+    logs, opened = await serving(fs, tmp_path)
+    fs.syncs.clear()
+    return fs, logs, opened
+
+
+async def begin(logs, log, *values):
+    """Append and ask for a sync; return when the journal's write is under way."""
+    append(log, values or (b"value",))
+    logs.commit.request(log)
+    await asyncio.sleep(0.01)
+
+
+def test_an_entry_is_on_disk_when_its_write_is_done(tmp_path):
+    async def life():
+        fs, logs, (log, other, _) = await serving_directly(tmp_path)
+        await begin(logs, log)
+        await begin(logs, other)
+        assert len(fs.direct.under_way) == 1
+        assert (log.synced_end, other.synced_end) == (1, 1)
+        fs.end_write()
+        await logs.commit.finish(log)
+        assert (log.synced_end, other.synced_end) == (2, 1)
+        await until(lambda: fs.direct.under_way)
+        fs.end_write()
+        await logs.commit.finish(other)
+        assert other.synced_end == 2
+        assert fs.syncs == []
+        assert [len(entry.pieces) for entry in read_journal(fs.path.read_bytes())] == [1, 1]
+
+    run(life())
+
+
+def test_what_could_not_be_written_directly_goes_through_the_page_cache_from_then_on(tmp_path):
+    async def life():
+        fs, logs, (log, _, _) = await serving_directly(tmp_path)
+        await begin(logs, log, b"first")
+        fs.end_write()
+        await begin(logs, log, b"second")
+        fs.end_write(OSError(errno.EINVAL, "not so"))
+        await logs.commit.finish(log)
+        assert (log.synced_end, log.filed_end) == (3, 1)
+        assert fs.direct.is_closed
+        await begin(logs, log, b"third")
+        await logs.commit.finish(log)
+        assert (log.synced_end, log.filed_end) == (4, 1)
+        assert fs.direct.begun == 2
+        assert fs.syncs == [f"{tmp_path}/{PATH}"] * 2
+        assert logs.offline is None
+        pieces = [piece for entry in read_journal(fs.path.read_bytes()) for piece in entry.pieces]
+        assert [piece.start for piece in pieces] == [1, 2, 3]
+
+    run(life())
+
+
+@pytest.mark.parametrize("operation", ["write_at", "sync"])
+def test_what_could_be_written_in_no_way_is_not_acknowledged(tmp_path, operation):
+    async def life():
+        fs, logs, (log, other, _) = await serving_directly(tmp_path)
+        await begin(logs, log)
+        fs.before = fail(operation, suffix=PATH, code=errno.EIO)
+        fs.end_write(OSError(errno.EIO, "broken"))
+        await logs.commit.finish(log)
+        assert log.synced_end == 1
+        assert "the journal" in logs.offline
+        fs.before = succeed
+        with pytest.raises(Refused, match="sync of the journal failed"):
+            append(other)
+
+    run(life())
+
+
+def test_an_entry_that_the_kernel_does_not_take_goes_through_the_page_cache(tmp_path):
+    async def life():
+        fs, logs, (log, _, _) = await serving_directly(tmp_path)
+        for is_busy in (True, False, True):
+            fs.direct.is_busy = is_busy
+            await begin(logs, log)
+            if not is_busy:
+                fs.end_write()
+            await logs.commit.finish(log)
+        assert (log.synced_end, log.filed_end) == (4, 1)
+        assert fs.syncs == [f"{tmp_path}/{PATH}"] * 2
+        pieces = [piece for entry in read_journal(fs.path.read_bytes()) for piece in entry.pieces]
+        assert [piece.start for piece in pieces] == [1, 2, 3]
+
+    run(life())
+
+
+def test_memory_that_the_kernel_reads_is_left_alone_whoever_gives_up(tmp_path):
+    async def life():
+        fs, logs, (log, other, _) = await serving_directly(tmp_path)
+        await begin(logs, log, b"first")
+        entry = bytes(fs.direct.memory)
+        logs.commit._entry.cancel()
+        await asyncio.sleep(0.01)
+        await begin(logs, other, b"second")
+        assert bytes(fs.direct.memory) == entry
+        assert fs.direct.begun == 1
+        fs.end_write()
+        await until(lambda: fs.direct.under_way)
+        fs.end_write()
+        await logs.commit.finish(other)
+        assert other.synced_end == 2
+        assert [entry.pieces[0].key for entry in read_journal(fs.path.read_bytes())] == [log.key, other.key]
+
+    run(life())
+
+
+def test_what_was_written_directly_is_there_after_a_crash(tmp_path):
+    """By the kernel's own calls, with entries of whole blocks."""
+
+    async def first():
+        with KernelSyncs() as syncs:
+            logs, opened = await serving(PosixFileSystem(None, syncs), tmp_path, penstock_journal_bytes=256 << 10)
+            if logs._journal._direct is None:
+                pytest.skip("NOT TESTED: direct writes: this system does not have them")
+            filed = [log.active.size for log in opened]
+            for number in range(20):
+                log = opened[number % 3]
+                append(log, (b"acked%d" % number,))
+                await commit(logs, log)
+            assert logs._journal._direct is not None
+            assert logs._journal._position == 20 * logs._journal._block_bytes
+            for log, size in zip(opened, filed, strict=True):  # A power cut takes what has not been synced there.
+                log.active.file.truncate(size)
+
+    async def second():
+        logs = started(PosixFileSystem(), tmp_path)
+        for number in range(3):
+            values = values_of(read_all(logs.open(*topic(number), CONFIG)))
+            assert values[1:] == [b"acked%d" % each for each in range(number, 20, 3)]
+
+    run(first())
+    run(second())
 
 
 # Failures
@@ -1222,13 +1408,13 @@ def test_what_a_producer_sends_is_never_taken_for_an_entry():
 def forged(victim, salt):
     """A value that would void a log's records, wherever in it the next entry is looked for."""
     for padding in range(SECTOR_BYTES):
-        entries = [pack_entry(salt, 2, number, [Piece(victim, VOID, NOWHERE, b"")]) for number in range(1, 12)]
+        entries = [packed(salt, 2, number, [Piece(victim, VOID, NOWHERE, b"")]) for number in range(1, 12)]
         value = b"." * padding + b"".join(entries)
         start = ENTRY_HEAD_BYTES + PIECE_HEAD_BYTES + bytes(batch(1, (value,))).index(entries[0])
         if start % SECTOR_BYTES == 0:
             numbers = range(start // SECTOR_BYTES, start // SECTOR_BYTES + 11)  # Of entries of a sector each.
             return b"." * padding + b"".join(
-                pack_entry(salt, 2, number, [Piece(victim, VOID, NOWHERE, b"")]) for number in numbers
+                packed(salt, 2, number, [Piece(victim, VOID, NOWHERE, b"")]) for number in numbers
             )
     raise AssertionError
 

@@ -1,7 +1,7 @@
 """Linux's rings of requests and results (io_uring), by their system calls: Python has no name for them.
 
-Here for syncs alone. A thread of the kernel carries a request out, on whatever processor is free; the ring's descriptor
-can be read from while there are results.
+Here for syncs, and for writes past the page cache that are on disk when they are done. A thread of the kernel carries
+a sync out, on whatever processor is free; the ring's descriptor can be read from while there are results.
 """
 
 import contextlib
@@ -21,17 +21,18 @@ _IS_ONE_MAP = 1  # IORING_FEAT_SINGLE_MMAP, since Linux 5.4: requests and result
 _ENTRIES_AT = 0x10000000  # IORING_OFF_SQES
 
 _FSYNC, _DATA_ONLY = 3, 1  # IORING_OP_FSYNC, IORING_FSYNC_DATASYNC. Never done in the call that submits it.
+_WRITE = 23  # IORING_OP_WRITE, since Linux 5.6; before, the result is an error.
 
 # struct io_uring_params: entries of both rings, …, features, …; then of each ring where its head, tail, mask, …, are.
 _PARAMS = struct.Struct("=2I3II4I8IQ8IQ")
-# struct io_uring_sqe: operation, flags, …, descriptor, …, flags of the operation, our number, …
+# struct io_uring_sqe: operation, flags, …, descriptor, position, address, size, flags of the operation, our number, …
 _ENTRY = struct.Struct("=BBHiQQIIQ24x")
 _RESULT = struct.Struct("=QiI")  # struct io_uring_cqe: our number, result, …
 
 
 class IoRing:
     def __init__(self, count_max: int) -> None:
-        """For as many syncs at a time, a power of two; OSError or ImportError on a system that has no ring for us."""
+        """For so many requests at a time, a power of two; OSError or ImportError where there is no ring for us."""
         # Other processors may see our stores in another order, and Python has no barrier to put between them.
         if sys.platform != "linux" or platform.machine() != "x86_64":
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -68,18 +69,23 @@ class IoRing:
             words[array_at // 4 + index] = index
 
     def fdatasync(self, number: int, descriptor: int) -> bool:
-        """Begin one, whose result will have that number; False if the kernel does not take it now.
+        """Begin one, whose result will have that number; False if the kernel does not take it now."""
+        return self._begin(number, descriptor, _FSYNC, 0, 0, 0, _DATA_ONLY)
 
-        The kernel looks the file up when it gets to it. It may have been closed by then, and another have its
-        descriptor: so the sync has a descriptor of its own.
+    def write(self, number: int, descriptor: int, address: int, size: int, position: int) -> bool:
+        """Begin one, of memory that stays as it is until there is a result: how much was written."""
+        return self._begin(number, descriptor, _WRITE, position, address, size, 0)
+
+    def _begin(self, number: int, descriptor: int, operation: int, *where: int) -> bool:
+        """The kernel looks the file up when it gets to it. It may have been closed by then, and another have its
+        descriptor: so what is begun has a descriptor of its own.
         """
         try:
             own = os.dup(descriptor)
         except OSError:
             return False
         words, tail = self._words, self._words[self._tail]
-        what = (_FSYNC, 0, 0, own, 0, 0, 0, _DATA_ONLY)
-        _ENTRY.pack_into(self._entries, (tail & self._mask) * _ENTRY.size, *what, number)
+        _ENTRY.pack_into(self._entries, (tail & self._mask) * _ENTRY.size, operation, 0, 0, own, *where, number)
         words[self._tail] = after = (tail + 1) & 0xFFFFFFFF
         self._enter(self.descriptor, 1, 0, 0, None, 0)
         if words[self._head] != after:
@@ -90,7 +96,7 @@ class IoRing:
         return True
 
     def results(self) -> list[tuple[int, int]]:
-        """Those that have come, each with its number: 0, or an error's number below 0."""
+        """Those that have come, each with its number: 0, how much was written, or an error's number below 0."""
         words, head = self._words, self._words[self._results_head]
         found = []
         while head != words[self._results_tail]:

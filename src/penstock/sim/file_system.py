@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from penstock.sim.disk import TOTAL_BYTES, SimDisk
-from penstock.sim.inode import Inode
+from penstock.sim.inode import SECTOR_BYTES, Inode
 from penstock.sim.process import Killed
 from penstock.storage.fs import Buffer, File
 
@@ -17,6 +17,8 @@ T = TypeVar("T")
 RUN_SECONDS_MIN = 0.0001
 RUN_SECONDS_MAX = 0.02  # A flush of a busy SSD; a spinning disk is no slower.
 CACHE_MISS_RATE = 0.1  # Often enough that every run takes the slow path too.
+INDIRECT_RATE = 0.3  # Of the lives in which no file can be written past the page cache.
+BUSY_RATE = 0.05  # Of the writes that the kernel does not take so.
 
 
 class SimFile:
@@ -80,6 +82,28 @@ class SimFile:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
 
 
+class SimDirectFile:
+    """Its blocks are sectors, so that the small journals of simulations have room for many entries."""
+
+    block_bytes = SECTOR_BYTES
+
+    def __init__(self, file: SimFile, file_system: "SimFileSystem", memory_bytes: int) -> None:
+        self.memory = memoryview(bytearray(memory_bytes))
+        self._file = file
+        self._file_system = file_system
+
+    def begin(self, position: int, size: int) -> "asyncio.Future[None] | None":
+        assert position % SECTOR_BYTES == size % SECTOR_BYTES == 0
+        if self._file_system.disk().random.random() < BUSY_RATE:
+            return None
+        # From now on any of it may be on disk, and at the end all is; memory that is changed before is not.
+        self._file.write_at(position, self.memory[:size])
+        return asyncio.ensure_future(self._file_system.sync(self._file))
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class SimFileSystem:
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -129,6 +153,11 @@ class SimFileSystem:
     def free_bytes(self, path: str) -> tuple[int, int]:
         disk = self.disk()
         return disk.capacity_bytes or TOTAL_BYTES, disk.free_bytes()
+
+    def open_direct(self, path: str, memory_bytes: int) -> SimDirectFile | None:
+        if self.disk().random.random() < INDIRECT_RATE:
+            return None
+        return SimDirectFile(self.open(path, appends=False), self, memory_bytes)
 
     async def sync(self, file: File) -> None:
         await self.run(file.sync)

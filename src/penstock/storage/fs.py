@@ -11,9 +11,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from penstock.base.logging import get_logger
 from penstock.storage import page_cache, preallocation
+from penstock.storage.direct_file import DirectFile, KernelDirectFile
 from penstock.storage.disk_threads import DiskThreads
 from penstock.storage.kernel_syncs import KernelSyncs
+
+log = get_logger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -90,6 +94,9 @@ class FileSystem(Protocol):
 
     def free_bytes(self, path: str) -> tuple[int, int]:
         """(total, usable) bytes of the volume that holds `path`."""
+
+    def open_direct(self, path: str, memory_bytes: int) -> DirectFile | None:
+        """The file once more, for writes of so much that are on disk when they are done; None where none can be so."""
 
     async def sync(self, file: File) -> None:
         """Return when everything written to the file is on disk, without keeping the event loop waiting."""
@@ -226,6 +233,15 @@ class PosixFileSystem:
     def free_bytes(self, path: str) -> tuple[int, int]:
         stat = os.statvfs(path)
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+    def open_direct(self, path: str, memory_bytes: int) -> DirectFile | None:
+        if self._syncs is None:
+            return None
+        try:
+            return KernelDirectFile(path, memory_bytes, self._syncs)
+        except (OSError, ImportError) as error:
+            log.debug("a file is not written directly", path=path, reason=error)
+            return None
 
     async def sync(self, file: File) -> None:
         done = None

@@ -40,7 +40,7 @@ class GroupCommit:
         self._round = 0  # Syncs of this round that have not ended.
         self._is_round_open = False  # None of them has begun: more may join.
         self._next_round: dict[Log, asyncio.Future[None]] = {}  # Done when that begins.
-        self._shareable = 0  # Syncs of single logs beside those of others that a journal could have taken.
+        self._shareable = 0  # Syncs of single logs that a journal could have taken.
         self._journal = journal
         self._may_journal = False  # Nothing of an older journal is needed any more, and none has been made.
         self._gathered: dict[Log, None] = {}  # For the next entry.
@@ -316,7 +316,7 @@ class GroupCommit:
             if is_shareable:
                 journal.on_turned_away()
         elif self._may_journal:
-            if is_shareable and len(self._tasks) > 1:
+            if is_shareable:
                 self._shareable += 1
             if self._shareable >= journal.syncs_before:
                 self._may_journal = False

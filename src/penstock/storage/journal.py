@@ -1,7 +1,8 @@
 """One file that the newest records of many logs are written to, so that one sync serves them all.
 
 To sync a log's own file costs the file system some metadata each time, and there are as many syncs as logs with new
-records. The space of the journal was filled once and is written over and over: its sync writes data alone.
+records. The space of the journal was filled once and is written over and over: its sync writes data alone. Where the
+kernel lets us, it is written past the page cache, and an entry is on disk when its write is done (direct_file.py).
 
 What it has of a log counts until the log's own file is synced. When one half of it is full, or other logs have long
 found no place in it, those logs are asked for that, while the other half is written to. Until they have done it there
@@ -15,8 +16,11 @@ import errno
 import itertools
 from collections.abc import Sequence
 from random import Random
+from typing import NamedTuple
 
-from penstock.storage.fs import File, FileSystem
+from penstock.base.logging import get_logger
+from penstock.storage.direct_file import DirectFile
+from penstock.storage.fs import Buffer, File, FileSystem
 from penstock.storage.journal_format import (
     HALVES,
     SALT_BYTES,
@@ -29,6 +33,8 @@ from penstock.storage.journal_format import (
 )
 from penstock.storage.log import Log
 
+log = get_logger(__name__)
+
 # More of one log is synced in its own file: to write it twice costs more than what the file system does for it.
 PIECE_BYTES_MAX = 32 << 10
 ENTRY_BYTES_MAX = 512 << 10  # Up to here the sync takes the time, not the bytes.
@@ -40,11 +46,22 @@ FILES_SHARE = 4  # Each half may keep so small a part of the files open that may
 # logs and 512 places each of those shares three syncs for the one that it then needs; with 16 times it would be none.
 TURNED_AWAY_TIMES = 64
 FILL_BYTES = 1 << 20
-# A broker whose logs hardly ever have a sync to share needs no journal: to fill it takes a while, and the space.
+# A broker that hardly ever syncs needs no journal: to fill it takes a while, and the space.
 BYTES_PER_SYNC = 2 << 20
 FREE_TIMES = 4  # So much space has to be free for it: it is not to be what fills the disk.
 VOID_SHARE = 8  # Of a half, for what is void: that has to find room when a log that has failed lets nobody turn.
 PAGE_BYTES = 4 << 10  # Pages are written as a whole: of one that is in part, the kernel would have to read the rest.
+# An entry that is written past the page cache; one that does not fit goes through it. It may have one piece more than
+# ENTRY_BYTES_MAX, and a head for each.
+DIRECT_BYTES_MAX = ENTRY_BYTES_MAX + PIECE_BYTES_MAX + (64 << 10)
+
+
+class _Write(NamedTuple):
+    """An entry on its way past the page cache."""
+
+    place: int
+    entry: Buffer
+    done: "asyncio.Future[None]"
 
 
 class Journal:
@@ -58,10 +75,12 @@ class Journal:
         # entry is written, or that looks to a start like one behind damage.
         self.is_unsynced = False
         self._has_failed = False  # A sync has: an entry may be missing, and then none behind it would be found.
+        self._direct: DirectFile | None = None  # While the file can be written so.
+        self._under_way: _Write | None = None  # What was written so last, until it is known to be on disk.
         self._fs = fs
         self._half_bytes = size // HALVES // PAGE_BYTES * PAGE_BYTES
         self._void_bytes = self._half_bytes // VOID_SHARE
-        self.syncs_before = size // BYTES_PER_SYNC  # How many it could have shared show that it is worth to be made.
+        self.syncs_before = size // BYTES_PER_SYNC  # How many it could have taken show that it is worth to be made.
         self._owing_max = min(OWING_MAX, files_max // FILES_SHARE)
         self._turned_away_max = TURNED_AWAY_TIMES * self._owing_max
         self._turned_away = 0  # Syncs that have found no place in the half that is being written.
@@ -78,7 +97,9 @@ class Journal:
     async def open(self) -> None:
         """Make the file and fill it, so that no write of an entry has to find space."""
         self._salt = self._random.randbytes(SALT_BYTES)
-        self.file = await self._fs.run(self._make)
+        file = await self._fs.run(self._make)
+        self._direct = self._fs.open_direct(self.path, DIRECT_BYTES_MAX)
+        self.file = file
 
     def _make(self) -> File:
         _, free = self._fs.free_bytes(self._directory)
@@ -102,6 +123,7 @@ class Journal:
         """For good, when every log's own file has all that is in it."""
         if self.file is not None:
             await self._fs.run(self._remove)
+            self._close_direct()
             self.file.close()
             self.file = None
 
@@ -143,11 +165,12 @@ class Journal:
 
     def fits(self, pieces: Sequence[Piece]) -> bool:
         """Whether there is room for them in the half that is being written to."""
-        return self._position + entry_bytes(pieces) <= self._room_for(pieces)
+        return self._position + entry_bytes(pieces, self._block_bytes) <= self._room_for(pieces)
 
     def may_turn(self, pieces: Sequence[Piece]) -> bool:
         """Whether the other half can be written to, and has room for them."""
-        return not self._owing[self._next_half] and SECTOR_BYTES + entry_bytes(pieces) <= self._room_for(pieces)
+        size = self._block_bytes + entry_bytes(pieces, self._block_bytes)
+        return not self._owing[self._next_half] and size <= self._room_for(pieces)
 
     def _room_for(self, pieces: Sequence[Piece]) -> int:
         return self._half_bytes - (0 if all(piece.kind == VOID for piece in pieces) else self._void_bytes)
@@ -157,32 +180,49 @@ class Journal:
 
         OSError: the journal is as before.
         """
-        assert self.file is not None
-        place = self._next_half * self._half_bytes
-        # A sector and no more: with others, the older generation could be found in part.
-        self.file.write_at(place, pack_entry(self._salt, self._generation + 1, 0, ()))
+        size = self._block_bytes
+        self._write(self._next_half * self._half_bytes, size, self._generation + 1, 0, ())
         owing = list(self._writing)
         self._generation += 1
-        self._number, self._position = 1, SECTOR_BYTES
+        self._number, self._position = 1, size
         self._turned_away = 0
         self.is_turned = self.is_unsynced = True
         return owing
 
     def write(self, pieces: Sequence[Piece], logs: Sequence[Log]) -> None:
         """Write an entry that `fits`; it counts once the file is synced. OSError: the journal is as before."""
-        assert self.file is not None
         assert not self.is_turned, "what was in this half before would be found in part"
         assert not self.is_unsynced, "a start would take the entry before for damaged"
         # In advance: of one that failed, too, a start may find a part.
         self._known[self._half].update(piece.key for piece in pieces if piece.kind != VOID)
-        entry = pack_entry(self._salt, self._generation, self._number, pieces)
-        place = self._half * self._half_bytes + self._position
-        # With zeros up to the end of the page: what is there is of an older generation, and counts no more.
-        self.file.write_at(place, entry + bytes(-(place + len(entry)) % PAGE_BYTES))
+        size = entry_bytes(pieces, self._block_bytes)
+        self._write(self._half * self._half_bytes + self._position, size, self._generation, self._number, pieces)
         self.is_unsynced = True
         self._number += 1
-        self._position += len(entry)
+        self._position += size
         self._writing.update(dict.fromkeys(logs))
+
+    def _write(self, place: int, size: int, generation: int, number: int, pieces: Sequence[Piece]) -> None:
+        assert self.file is not None
+        direct = self._direct
+        if direct is not None and size <= len(direct.memory):
+            entry = direct.memory[:size]
+            pack_entry(entry, self._salt, generation, number, pieces)
+            done = direct.begin(place, size)
+            if done is not None:
+                self._under_way = _Write(place, entry, done)
+                return
+        # With zeros up to the end of the page: what is there is of an older generation, and counts no more. Not so
+        # behind the first entry: until that is on disk the older generation counts, and is to be found as a whole.
+        zeros = -(place + size) % PAGE_BYTES if number else 0
+        content = memoryview(bytearray(size + zeros))
+        pack_entry(content[:size], self._salt, generation, number, pieces)
+        self.file.write_at(place, content)
+
+    @property
+    def _block_bytes(self) -> int:
+        """An entry ends with one. On the way through the page cache a sector will do."""
+        return SECTOR_BYTES if self._direct is None else self._direct.block_bytes
 
     async def sync(self) -> None:
         """Return when the entries that have been written are on disk; OSError: what is there cannot be known."""
@@ -190,7 +230,7 @@ class Journal:
         if self._has_failed:  # The kernel tells of it once, and then calls the pages clean.
             raise OSError(errno.EIO, "a sync of the journal has failed before")
         try:
-            await self._fs.sync(self.file)
+            await self._finish_write()
         except OSError:
             self._has_failed = True
             raise
@@ -198,6 +238,27 @@ class Journal:
         if self.is_turned:
             self._known[self._half].clear()  # Only now: until then a start might find what was in this half before.
             self.is_turned = False
+
+    async def _finish_write(self) -> None:
+        assert self.file is not None
+        if (write := self._under_way) is not None:
+            try:
+                await asyncio.shield(write.done)
+            except OSError as error:
+                log.warning("the journal is written through the page cache from now on", error=error)
+                self._close_direct()
+                # What is there now is not known, but what it has to be is. Whether that gets there, the sync will say.
+                self.file.write_at(write.place, write.entry)
+            else:
+                self._under_way = None
+                return
+        await self._fs.sync(self.file)
+
+    def _close_direct(self) -> None:
+        self._under_way = None
+        if self._direct is not None:
+            self._direct.close()
+            self._direct = None
 
     def on_filed(self, partition_log: Log) -> None:
         """The log's own file has all that the journal has of it, or nobody needs it any more."""

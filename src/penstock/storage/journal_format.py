@@ -1,6 +1,6 @@
 """The journal's file: the newest records of many logs, one entry for each sync of them.
 
-    entry   magic, checksum of what follows, salt, generation, number in it, size; pieces; zeros up to the next sector
+    entry   magic, checksum of what follows, salt, generation, number in it, sizes; pieces; zeros up to its end
     piece   topic id, partition, kind, start, size; whole batches, as they are in the log
 
 The file has two halves with a generation in each: entries from 0 on, one behind the other. A generation ends where an
@@ -33,9 +33,10 @@ VOID = 1  # What the journal has had of this log up to here counts no more.
 
 SALT_BYTES = 8
 
-_MAGIC = 0x50534A32
+_OLDER_MAGIC = b"PSJ2"
+_MAGIC = int.from_bytes(b"PSJ3")
 _HEAD = struct.Struct(">II")  # Magic, checksum.
-_ENTRY = struct.Struct(f">{SALT_BYTES}sQII")  # Salt, generation, number, size of the pieces.
+_ENTRY = struct.Struct(f">{SALT_BYTES}sQIII")  # Salt, generation, number, size of the pieces, and of all.
 _PIECE = struct.Struct(">16sIBqI")  # Topic id, partition, kind, start, size.
 
 ENTRY_HEAD_BYTES = _HEAD.size + _ENTRY.size
@@ -71,33 +72,36 @@ class _Head(NamedTuple):
     generation: int
     number: int
     size: int  # Of the pieces.
+    entry_bytes: int  # With the zeros: behind them the next one begins.
 
 
-def pack_entry(salt: bytes, generation: int, number: int, pieces: Sequence[Piece]) -> bytes:
-    parts: list[Buffer] = [b""]
-    size = 0
+def pack_entry(into: memoryview, salt: bytes, generation: int, number: int, pieces: Sequence[Piece]) -> None:
+    """Make an entry that takes all of `into`, which is `entry_bytes` or more."""
+    position = ENTRY_HEAD_BYTES
     for key, kind, start, batches in pieces:
-        parts.append(_PIECE.pack(key.topic_id.bytes, key.partition, kind, start, len(batches)))
-        parts.append(batches)
-        size += PIECE_HEAD_BYTES + len(batches)
-    parts[0] = _ENTRY.pack(salt, generation, number, size)
-    body = b"".join(parts)
-    padding = -(_HEAD.size + len(body)) % SECTOR_BYTES
-    return _HEAD.pack(_MAGIC, crc32c(body)) + body + bytes(padding)
+        _PIECE.pack_into(into, position, key.topic_id.bytes, key.partition, kind, start, len(batches))
+        position += PIECE_HEAD_BYTES
+        into[position : position + len(batches)] = batches
+        position += len(batches)
+    _ENTRY.pack_into(into, _HEAD.size, salt, generation, number, position - ENTRY_HEAD_BYTES, len(into))
+    _HEAD.pack_into(into, 0, _MAGIC, crc32c(into[_HEAD.size : position]))
+    into[position:] = bytes(len(into) - position)
 
 
-def entry_bytes(pieces: Sequence[Piece]) -> int:
-    """How long `pack_entry` makes it."""
+def entry_bytes(pieces: Sequence[Piece], block_bytes: int = SECTOR_BYTES) -> int:
+    """How much an entry takes that ends with a block."""
     size = ENTRY_HEAD_BYTES
     for piece in pieces:
         size += PIECE_HEAD_BYTES + len(piece.batches)
-    return size + -size % SECTOR_BYTES
+    return size + -size % block_bytes
 
 
 def read_journal(content: Buffer) -> list[Entry]:
     """What a journal's file holds, in the order in which it was written; BadJournal when it has held more."""
     half_bytes = len(content) // HALVES
     halves = [memoryview(content)[number * half_bytes :][:half_bytes] for number in range(HALVES)]
+    if any(half[: len(_OLDER_MAGIC)] == _OLDER_MAGIC for half in halves):
+        raise BadJournal("an older version of Penstock wrote it, and can read it")
     salts = {bytes(half[_HEAD.size :][:SALT_BYTES]) for half in halves} - {bytes(SALT_BYTES)}  # Zeros: unwritten.
     entries = [entry for half in halves for entry in _read_half(half, salts)]
     return sorted(entries, key=lambda entry: entry.generation)  # Those of a generation stay in order.
@@ -110,7 +114,7 @@ def _read_half(half: memoryview, salts: Collection[bytes]) -> Iterator[Entry]:
     while (head := _head_at(half, position)) is not None and _follows(head, last) and _is_whole(half, position, head):
         start, end = position + ENTRY_HEAD_BYTES, position + ENTRY_HEAD_BYTES + head.size
         yield Entry(head.generation, list(_read_pieces(half[start:end])))
-        position, last = end + -end % SECTOR_BYTES, head
+        position, last = position + head.entry_bytes, head
     for behind in range(position + SECTOR_BYTES, len(half), SECTOR_BYTES):
         head = _head_at(half, behind)
         if head is not None and _is_later(head, last, salts) and _is_whole(half, behind, head):
@@ -128,7 +132,9 @@ def _head_at(half: memoryview, position: int) -> _Head | None:
 
 def _is_whole(half: memoryview, position: int, head: _Head) -> bool:
     end = position + ENTRY_HEAD_BYTES + head.size
-    return end <= len(half) and crc32c(half[position + _HEAD.size : end]) == head.checksum
+    return (
+        end <= position + head.entry_bytes <= len(half) and crc32c(half[position + _HEAD.size : end]) == head.checksum
+    )
 
 
 def _follows(head: _Head, last: _Head | None) -> bool:
