@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from bench.latencies import Latencies
+from bench.process import prompt_timers
 from compat.kafka_tools import CONSUMER_PERFORMANCE, PRODUCER_PERFORMANCE, KafkaTools
 from compat.parts import java
 
@@ -38,8 +39,9 @@ class RoundTrips(NamedTuple):
 
 class JavaLoad:
     def __init__(self) -> None:
-        self._tools = KafkaTools("", java.program("ToolServer", LOAD_JVM))
-        self._consumer = KafkaTools("", java.program("ToolServer", LOAD_JVM))
+        with prompt_timers():
+            self._tools = KafkaTools("", java.program("ToolServer", LOAD_JVM))
+            self._consumer = KafkaTools("", java.program("ToolServer", LOAD_JVM))
         self._payloads = tempfile.TemporaryDirectory(prefix="payloads-")
 
     def close(self) -> None:

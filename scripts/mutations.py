@@ -28,7 +28,7 @@ MUTATIONS = (
     Mutation(
         "a follower cuts by its high watermark",
         "partition/partition.py",
-        "offset = self._epochs.truncation(diverging, self.log.log_end)",
+        "offset = self._checkpoint.epochs.truncation(diverging, self.log.log_end)",
         "offset = self.high_watermark",
         ("tests/partition/test_partition.py",),
     ),
