@@ -11,8 +11,10 @@ import pytest
 from penstock.base.errors import Refused
 from penstock.base.topic_config import TopicConfig
 from penstock.base.types import Offset, TopicPartition
+from penstock.sim.file_system import SimFileSystem
 from penstock.sim.process import Killed
 from penstock.storage.compaction import CleanedSegment
+from penstock.storage.direct_file import BLOCK_BYTES
 from penstock.storage.format import RECOVERY_POINT_CHECKPOINT, SYNC_FAILED_MARKER
 from penstock.storage.fs import PosixFileSystem
 from penstock.storage.journal import PAGE_BYTES, PIECE_BYTES_MAX, TURNED_AWAY_TIMES
@@ -20,6 +22,7 @@ from penstock.storage.journal_format import (
     ENTRY_HEAD_BYTES,
     NOWHERE,
     PIECE_HEAD_BYTES,
+    RECORDS,
     SECTOR_BYTES,
     VOID,
     LogKey,
@@ -359,7 +362,7 @@ def test_an_entry_is_on_disk_when_its_write_is_done(tmp_path):
         await logs.commit.finish(other)
         assert other.synced_end == 2
         assert fs.syncs == []
-        assert [len(entry.pieces) for entry in read_journal(fs.path.read_bytes())] == [1, 1]
+        assert [len(entry.pieces) for entry in read_journal(fs.path.read_bytes())] == [0, 1, 1]
 
     run(life())
 
@@ -386,12 +389,11 @@ def test_what_could_not_be_written_directly_goes_through_the_page_cache_from_the
     run(life())
 
 
-@pytest.mark.parametrize("operation", ["write_at", "sync"])
-def test_what_could_be_written_in_no_way_is_not_acknowledged(tmp_path, operation):
+def test_what_could_not_be_synced_either_is_not_acknowledged(tmp_path):
     async def life():
         fs, logs, (log, other, _) = await serving_directly(tmp_path)
         await begin(logs, log)
-        fs.before = fail(operation, suffix=PATH, code=errno.EIO)
+        fs.before = fail("sync", suffix=PATH, code=errno.EIO)
         fs.end_write(OSError(errno.EIO, "broken"))
         await logs.commit.finish(log)
         assert log.synced_end == 1
@@ -399,6 +401,60 @@ def test_what_could_be_written_in_no_way_is_not_acknowledged(tmp_path, operation
         fs.before = succeed
         with pytest.raises(Refused, match="sync of the journal failed"):
             append(other)
+
+    run(life())
+
+
+@pytest.mark.parametrize("is_turn", [False, True])
+def test_what_finds_no_room_in_any_way_is_no_failure(tmp_path, is_turn):
+    """On a file system that writes out of place."""
+
+    async def life():
+        fs, logs, (log, other, _) = await serving_directly(tmp_path)
+        journal = logs._journal
+        if is_turn:
+            await fill_directly(fs, logs, log)
+        before = journal._generation, journal._number, journal._position
+        await begin(logs, other, b"o" * 900)
+        fs.before = fail("write_at", suffix=PATH)
+        fs.end_write(OSError(errno.ENOSPC, "full"))
+        await logs.commit.finish()
+        assert (logs.offline, other.synced_end, other.filed_end) == (None, 2, 2)
+        assert (journal._generation, journal._number, journal._position) == before
+        fs.before = succeed
+        await begin(logs, other)
+        await logs.commit.finish(other)
+        assert (other.synced_end, other.filed_end) == (3, 2)
+        newest = read_journal(fs.path.read_bytes())[-1].pieces
+        assert [(piece.key, piece.start) for piece in newest] == [(other.key, 2)]
+
+    run(life())
+
+
+async def fill_directly(fs, logs, log):
+    """Until a kilobyte more does not fit in the half."""
+    while logs._journal.fits([Piece(log.key, RECORDS, 0, b"x" * 1000)]):
+        await begin(logs, log, b"x" * 700)
+        fs.end_write()
+        await logs.commit.finish(log)
+
+
+def test_a_direct_file_that_fails_to_close_is_closed_once(tmp_path):
+    async def life():
+        fs, logs, (log, *_) = await serving_directly(tmp_path)
+        closed = []
+
+        def close():
+            closed.append(1)
+            raise OSError(errno.EIO, "as NFS may say it")
+
+        fs.direct.close = close
+        await begin(logs, log)
+        fs.end_write(OSError(errno.EINVAL, "not so"))
+        await logs.commit.finish(log)
+        assert (logs.offline, log.synced_end) == (None, 2)
+        await logs.stop()
+        assert closed == [1]
 
     run(life())
 
@@ -435,9 +491,119 @@ def test_memory_that_the_kernel_reads_is_left_alone_whoever_gives_up(tmp_path):
         fs.end_write()
         await logs.commit.finish(other)
         assert other.synced_end == 2
-        assert [entry.pieces[0].key for entry in read_journal(fs.path.read_bytes())] == [log.key, other.key]
+        _, *entries = read_journal(fs.path.read_bytes())
+        assert [entry.pieces[0].key for entry in entries] == [log.key, other.key]
 
     run(life())
+
+
+def test_memory_that_the_kernel_reads_is_left_alone_also_by_a_turn(tmp_path):
+    async def life():
+        fs, logs, (log, other, _) = await serving_directly(tmp_path)
+        await fill_directly(fs, logs, log)
+        await begin(logs, log, b"last")
+        entry = bytes(fs.direct.memory)
+        logs.commit._entry.cancel()
+        await begin(logs, other, b"o" * 900)
+        assert bytes(fs.direct.memory) == entry
+        assert fs.direct.under_way[0][2].done() is False
+        fs.end_write()
+        for _ in range(2):  # The other half begins, and then the entry.
+            await until(lambda: fs.direct.under_way)
+            fs.end_write()
+        await logs.commit.finish(other)
+        assert (other.synced_end, other.filed_end, logs._journal._generation) == (2, 1, 1)
+
+    run(life())
+
+
+@pytest.mark.parametrize("generation", [1, 2, 3, 4])
+def test_a_half_begins_with_nothing_that_its_next_generation_could_tear(generation):
+    """Of a block that is written over a power cut may leave some sectors as they were."""
+    acked = [[], [], []]
+
+    async def first(machine):
+        logs, opened = await serving(machine.fs, "data", penstock_journal_bytes=64 << 10)
+        for values in acked:
+            values.clear()
+        for number in range(200):
+            log, value = opened[number % 3], b"%03d" % number + b"x" * 1000
+            append(log, (value,))
+            logs.commit.request(log)
+            while log.flush_in_flight:
+                if logs._journal._generation == generation and logs._journal.is_turned:
+                    return
+                await asyncio.sleep(0.00002)
+            acked[number % 3].append(value)
+        raise AssertionError("no turn")
+
+    async def second(machine):
+        logs = started(machine.fs, "data", penstock_journal_bytes=64 << 10)
+        for number, values in enumerate(acked):
+            assert values_of(read_all(logs.open(*topic(number), CONFIG)))[1 : 1 + len(values)] == values
+
+    for seed in range(30):
+        machine = Machine(seed)
+        machine.fs = SimFileSystem(machine.disk, BLOCK_BYTES)
+        machine.run(first(machine))
+        machine.cut_power()
+        machine.run(second(machine))
+
+
+def test_what_a_killed_broker_has_begun_to_write_is_not_believed_before_it_is_on_disk():
+    """The kernel goes on with it, and a sync does not wait for that."""
+    late = []
+
+    async def first(machine):
+        logs, (log, *_) = await serving(machine.fs, "data")
+        append(log, (b"deleted",))
+        await commit(logs, log)
+        if logs._journal._direct is None:
+            return
+        late.clear()
+
+        def begin(position, size):
+            late.append((position, bytes(logs._journal._direct.memory[:size])))
+            return asyncio.get_running_loop().create_future()
+
+        logs._journal._direct.begin = begin
+        logs.delete(topic(0)[0])
+        await until(lambda: late)
+
+    async def second(machine):
+        fs, carry_out = machine.fs, machine.fs.read_all
+
+        def read(path):
+            if path.endswith(PATH):
+                with contextlib.closing(fs.open(path, appends=False)) as file:
+                    for position, entry in late:
+                        file.write_at(position, entry)
+            return carry_out(path)
+
+        fs.read_all = read
+        logs = started(fs, "data")
+        fs.read_all = carry_out
+        assert logs.open(*topic(0), CONFIG).log_end == 0
+
+    async def third(machine):
+        logs = started(machine.fs, "data")
+        with contextlib.suppress(BlockingIOError):  # It waits for the end of the replay.
+            log = logs.open(*topic(0), CONFIG)
+            assert (log.log_end, log.failure, logs.damaged) == (0, None, {})
+
+    seen = 0
+    for seed in range(40):
+        late.clear()
+        machine = Machine(seed)
+        machine.run(first(machine))
+        if not late:
+            continue  # Nothing is written directly there.
+        seen += 1
+        machine.fs = SimFileSystem(machine.disk)
+        machine.run(second(machine))
+        machine.cut_power()
+        machine.run(third(machine))
+    assert seen > 10
 
 
 def test_what_was_written_directly_is_there_after_a_crash(tmp_path):
@@ -454,7 +620,7 @@ def test_what_was_written_directly_is_there_after_a_crash(tmp_path):
                 append(log, (b"acked%d" % number,))
                 await commit(logs, log)
             assert logs._journal._direct is not None
-            assert logs._journal._position == 20 * logs._journal._block_bytes
+            assert logs._journal._position == 21 * logs._journal._block_bytes
             for log, size in zip(opened, filed, strict=True):  # A power cut takes what has not been synced there.
                 log.active.file.truncate(size)
 
@@ -781,7 +947,7 @@ def test_a_journal_stays_with_the_directory_of_a_log_that_nobody_has_asked_for(t
     [
         pytest.param(0, 0, id="magic"),
         pytest.param(1, 10, id="salt"),
-        pytest.param(0, 50, id="first entry"),
+        pytest.param(0, 30, id="first entry"),
         pytest.param(0, 600, id="entry between others"),
         pytest.param(1, 600, id="the same in the other half"),
     ],

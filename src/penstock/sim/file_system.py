@@ -83,17 +83,14 @@ class SimFile:
 
 
 class SimDirectFile:
-    """Its blocks are sectors, so that the small journals of simulations have room for many entries."""
-
-    block_bytes = SECTOR_BYTES
-
-    def __init__(self, file: SimFile, file_system: "SimFileSystem", memory_bytes: int) -> None:
+    def __init__(self, file: SimFile, file_system: "SimFileSystem", memory_bytes: int, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
         self.memory = memoryview(bytearray(memory_bytes))
         self._file = file
         self._file_system = file_system
 
     def begin(self, position: int, size: int) -> "asyncio.Future[None] | None":
-        assert position % SECTOR_BYTES == size % SECTOR_BYTES == 0
+        assert position % self.block_bytes == size % self.block_bytes == 0
         if self._file_system.disk().random.random() < BUSY_RATE:
             return None
         # From now on any of it may be on disk, and at the end all is; memory that is changed before is not.
@@ -105,8 +102,10 @@ class SimDirectFile:
 
 
 class SimFileSystem:
-    def __init__(self, disk: SimDisk) -> None:
+    def __init__(self, disk: SimDisk, direct_block_bytes: int = SECTOR_BYTES) -> None:
+        """With sectors for blocks a small journal has room for many entries; a real one has larger blocks."""
         self._disk = disk
+        self._direct_block_bytes = direct_block_bytes
         self._crashes = disk.crashes
 
     def disk(self) -> SimDisk:
@@ -157,7 +156,7 @@ class SimFileSystem:
     def open_direct(self, path: str, memory_bytes: int) -> SimDirectFile | None:
         if self.disk().random.random() < INDIRECT_RATE:
             return None
-        return SimDirectFile(self.open(path, appends=False), self, memory_bytes)
+        return SimDirectFile(self.open(path, appends=False), self, memory_bytes, self._direct_block_bytes)
 
     async def sync(self, file: File) -> None:
         await self.run(file.sync)

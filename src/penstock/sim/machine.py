@@ -12,11 +12,15 @@ from penstock.server.broker import Broker
 from penstock.sim.clock import SimClock, SimLoop
 from penstock.sim.disk import SimDisk
 from penstock.sim.file_system import SimFileSystem
+from penstock.sim.inode import SECTOR_BYTES
 from penstock.sim.network import SimNetwork
 from penstock.sim.process import Process
 from penstock.sim.trace import Trace
+from penstock.storage.direct_file import BLOCK_BYTES
 
-JOURNAL_BYTES = 8 << 10  # With every second seed; so small that it is full now and then after a few dozen records.
+# Size of the journal, and of its blocks where it is written directly, for seeds in turn: so small that it is full now
+# and then after a few dozen records. Real blocks are larger than what a disk writes as a whole.
+JOURNALS = ((0, SECTOR_BYTES), (32 << 10, BLOCK_BYTES), (0, SECTOR_BYTES), (8 << 10, SECTOR_BYTES))
 
 
 class Machine:
@@ -44,7 +48,8 @@ class Machine:
         self._seed = seed
         self._trace = trace
         self._network = network
-        self._config = config._replace(penstock_journal_bytes=JOURNAL_BYTES if seed % 2 else 0)
+        journal_bytes, self._block_bytes = JOURNALS[seed % len(JOURNALS)]
+        self._config = config._replace(penstock_journal_bytes=journal_bytes)
         self._process: Process | None = None
         self._broker: Broker | None = None
 
@@ -114,7 +119,7 @@ class Machine:
         random = Random(f"broker-{self.name}{self._seed}-{self.lives}")
         return Broker(
             config=self._config,
-            fs=SimFileSystem(self.disk),
+            fs=SimFileSystem(self.disk, self._block_bytes),
             clock=self.clock,
             network=self._network,
             store=self.store if self._open_store is None else self._open_store(self.clock, random),

@@ -17,7 +17,7 @@ from functools import partial
 
 from penstock.base.logging import get_logger
 from penstock.storage.flush import Flush, Journaled
-from penstock.storage.journal import ENTRY_BYTES_MAX, Journal, is_piece
+from penstock.storage.journal import ENTRY_BYTES_MAX, Journal, Unwritten, is_piece
 from penstock.storage.journal_format import NOWHERE, RECORDS, VOID, LogKey, Piece
 from penstock.storage.log import Log
 
@@ -254,10 +254,20 @@ class GroupCommit:
     async def _append_next(self, journal: Journal, pieces: Sequence[Piece], logs: Sequence[Log]) -> bool:
         if journal.file is None:
             return False
-        is_over = not journal.fits(pieces) or (logs and journal.is_turn_due)  # What is void needs no place.
-        if is_over and (not journal.may_turn(pieces) or not self._turn(journal)):
+        try:
+            return await self._write_next(journal, pieces, logs)
+        except Unwritten as error:
+            # Nothing is lost: each log is synced by itself then.
+            log.warning("the journal could not be written to", error=error)
             return False
+
+    async def _write_next(self, journal: Journal, pieces: Sequence[Piece], logs: Sequence[Log]) -> bool:
         if journal.is_unsynced:
+            await journal.sync()
+        if not journal.fits(pieces) or (logs and journal.is_turn_due):  # What is void needs no place.
+            if not journal.may_turn(pieces):
+                return False
+            self._turn(journal)
             await journal.sync()
         if logs:
             # Of those that have been deleted meanwhile nothing may follow: nobody would declare it void.
@@ -265,23 +275,14 @@ class GroupCommit:
             pieces, logs = [piece for piece, _ in alive], [partition_log for _, partition_log in alive]
         if not pieces:
             return True
-        try:
-            journal.write(pieces, logs)
-        except OSError as error:
-            _note_unwritten(error)
-            return False
+        journal.write(pieces, logs)
         await journal.sync()
         return True
 
-    def _turn(self, journal: Journal) -> bool:
-        try:
-            owing = journal.turn()
-        except OSError as error:
-            _note_unwritten(error)
-            return False
+    def _turn(self, journal: Journal) -> None:
+        owing = journal.turn()
         if owing:
             self._run_in_background(self._file(journal, owing))
-        return True
 
     async def _file(self, journal: Journal, logs: Sequence[Log]) -> None:
         """Have the logs' own files synced, one after the other: there is time until the other half is full.
@@ -402,8 +403,3 @@ class GroupCommit:
 
 def _report(message: str, error: Exception) -> None:
     asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
-
-
-def _note_unwritten(error: OSError) -> None:
-    """Of what was not written nothing is lost: each log is synced by itself then."""
-    log.warning("the journal could not be written to", error=error)  # Some file systems need space to write in place.

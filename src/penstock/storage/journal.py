@@ -12,6 +12,7 @@ A start after a crash finds here what the logs' files lack (journal_replay.py). 
 """
 
 import asyncio
+import contextlib
 import errno
 import itertools
 from collections.abc import Sequence
@@ -56,12 +57,17 @@ PAGE_BYTES = 4 << 10  # Pages are written as a whole: of one that is in part, th
 DIRECT_BYTES_MAX = ENTRY_BYTES_MAX + PIECE_BYTES_MAX + (64 << 10)
 
 
+class Unwritten(OSError):
+    """The journal has not taken an entry, and is as before."""
+
+
 class _Write(NamedTuple):
     """An entry on its way past the page cache."""
 
     place: int
     entry: Buffer
     done: "asyncio.Future[None]"
+    before: tuple[int, int, int]  # Generation, number and position, until it was begun.
 
 
 class Journal:
@@ -97,27 +103,33 @@ class Journal:
     async def open(self) -> None:
         """Make the file and fill it, so that no write of an entry has to find space."""
         self._salt = self._random.randbytes(SALT_BYTES)
-        file = await self._fs.run(self._make)
-        self._direct = self._fs.open_direct(self.path, DIRECT_BYTES_MAX)
-        self.file = file
+        self.file, self._direct = await self._fs.run(self._make)
+        self._number, self._position = 1, self._block_bytes
 
-    def _make(self) -> File:
+    def _make(self) -> tuple[File, DirectFile | None]:
         _, free = self._fs.free_bytes(self._directory)
         if free < FREE_TIMES * HALVES * self._half_bytes:
             raise OSError(errno.ENOSPC, f"of the disk's space {free} bytes are left")
         file = self._fs.open(self.path, create=True, appends=False)
         assert file.size() == 0, f"{self.path} is there already"
+        direct = self._fs.open_direct(self.path, DIRECT_BYTES_MAX)
         try:
             size = HALVES * self._half_bytes
             for position in range(0, size, FILL_BYTES):
                 file.write_at(position, bytes(min(FILL_BYTES, size - position)))
+            # As `turn` begins others: behind it are zeros up to where the next entry begins. Were there records, the
+            # first entry of the next generation in this half could tear them, and leave those behind them whole.
+            first = memoryview(bytearray(_block_bytes(direct)))
+            pack_entry(first, self._salt, self._generation, 0, ())
+            file.write_at(0, first)
             file.sync()
             self._fs.sync_dir(self._directory)
         except OSError:
+            _close(direct)
             file.close()
             self._fs.remove(self.path)
             raise
-        return file
+        return file, direct
 
     async def remove(self) -> None:
         """For good, when every log's own file has all that is in it."""
@@ -176,10 +188,7 @@ class Journal:
         return self._half_bytes - (0 if all(piece.kind == VOID for piece in pieces) else self._void_bytes)
 
     def turn(self) -> list[Log]:
-        """Begin the other half; `is_turned` then. Gives the logs that owe the journal what is in this one.
-
-        OSError: the journal is as before.
-        """
+        """Begin the other half; `is_turned` then. Gives the logs that owe the journal what is in this one."""
         size = self._block_bytes
         self._write(self._next_half * self._half_bytes, size, self._generation + 1, 0, ())
         owing = list(self._writing)
@@ -190,7 +199,7 @@ class Journal:
         return owing
 
     def write(self, pieces: Sequence[Piece], logs: Sequence[Log]) -> None:
-        """Write an entry that `fits`; it counts once the file is synced. OSError: the journal is as before."""
+        """Write an entry that `fits`; it counts once the file is synced."""
         assert not self.is_turned, "what was in this half before would be found in part"
         assert not self.is_unsynced, "a start would take the entry before for damaged"
         # In advance: of one that failed, too, a start may find a part.
@@ -204,33 +213,42 @@ class Journal:
 
     def _write(self, place: int, size: int, generation: int, number: int, pieces: Sequence[Piece]) -> None:
         assert self.file is not None
+        assert self._under_way is None, "the kernel reads what is to be written over"
         direct = self._direct
         if direct is not None and size <= len(direct.memory):
             entry = direct.memory[:size]
             pack_entry(entry, self._salt, generation, number, pieces)
             done = direct.begin(place, size)
             if done is not None:
-                self._under_way = _Write(place, entry, done)
+                self._under_way = _Write(place, entry, done, (self._generation, self._number, self._position))
                 return
         # With zeros up to the end of the page: what is there is of an older generation, and counts no more. Not so
         # behind the first entry: until that is on disk the older generation counts, and is to be found as a whole.
         zeros = -(place + size) % PAGE_BYTES if number else 0
         content = memoryview(bytearray(size + zeros))
         pack_entry(content[:size], self._salt, generation, number, pieces)
-        self.file.write_at(place, content)
+        self._write_cached(place, content)
+
+    def _write_cached(self, place: int, content: Buffer) -> None:
+        assert self.file is not None
+        try:
+            self.file.write_at(place, content)
+        except OSError as error:  # Some file systems need space to write in place.
+            raise Unwritten(error.errno, error.strerror, self.path) from error
 
     @property
     def _block_bytes(self) -> int:
-        """An entry ends with one. On the way through the page cache a sector will do."""
-        return SECTOR_BYTES if self._direct is None else self._direct.block_bytes
+        return _block_bytes(self._direct)
 
     async def sync(self) -> None:
-        """Return when the entries that have been written are on disk; OSError: what is there cannot be known."""
+        """Return when what has been written is on disk. OSError: what is there cannot be known, if not Unwritten."""
         assert self.file is not None
         if self._has_failed:  # The kernel tells of it once, and then calls the pages clean.
             raise OSError(errno.EIO, "a sync of the journal has failed before")
         try:
             await self._finish_write()
+        except Unwritten:
+            raise
         except OSError:
             self._has_failed = True
             raise
@@ -248,17 +266,20 @@ class Journal:
                 log.warning("the journal is written through the page cache from now on", error=error)
                 self._close_direct()
                 # What is there now is not known, but what it has to be is. Whether that gets there, the sync will say.
-                self.file.write_at(write.place, write.entry)
+                try:
+                    self._write_cached(write.place, write.entry)
+                except Unwritten:
+                    self._generation, self._number, self._position = write.before
+                    self.is_turned = self.is_unsynced = False
+                    raise
             else:
                 self._under_way = None
                 return
         await self._fs.sync(self.file)
 
     def _close_direct(self) -> None:
-        self._under_way = None
-        if self._direct is not None:
-            self._direct.close()
-            self._direct = None
+        direct, self._direct, self._under_way = self._direct, None, None
+        _close(direct)
 
     def on_filed(self, partition_log: Log) -> None:
         """The log's own file has all that the journal has of it, or nobody needs it any more."""
@@ -347,6 +368,17 @@ class Journal:
         for waiter in self._void_waiters.pop(key, ()):
             if not waiter.done():
                 waiter.set_result(error)
+
+
+def _block_bytes(direct: DirectFile | None) -> int:
+    """An entry ends with one. On the way through the page cache a sector will do."""
+    return SECTOR_BYTES if direct is None else direct.block_bytes
+
+
+def _close(direct: DirectFile | None) -> None:
+    if direct is not None:
+        with contextlib.suppress(OSError):  # All that was written has its own word.
+            direct.close()
 
 
 def is_piece(partition_log: Log) -> bool:

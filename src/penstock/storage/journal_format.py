@@ -5,8 +5,8 @@
 
 The file has two halves with a generation in each: entries from 0 on, one behind the other. A generation ends where an
 entry is not whole, or is of another one: there the power went, or an older generation begins. Its first entry is a
-sector without pieces, which is on disk before anything behind it is written over: a disk writes it as a whole or not at
-all, so that of the older generation all is found or nothing.
+sector without pieces, and zeros, which is on disk before anything behind it is written over: a disk writes a sector as
+a whole or not at all, so that of the older generation all is found or nothing.
 
 An entry is on disk before the next one is written. So one that is not whole in front of one that is was not torn, but
 damaged later. Of the last one of a generation that cannot be told.
@@ -66,6 +66,10 @@ class BadJournal(ValueError):
     """An entry is damaged that had been on disk."""
 
 
+class OlderJournal(ValueError):
+    """A version before this one wrote it, and can read it."""
+
+
 class _Head(NamedTuple):
     checksum: int
     salt: bytes
@@ -101,7 +105,7 @@ def read_journal(content: Buffer) -> list[Entry]:
     half_bytes = len(content) // HALVES
     halves = [memoryview(content)[number * half_bytes :][:half_bytes] for number in range(HALVES)]
     if any(half[: len(_OLDER_MAGIC)] == _OLDER_MAGIC for half in halves):
-        raise BadJournal("an older version of Penstock wrote it, and can read it")
+        raise OlderJournal
     salts = {bytes(half[_HEAD.size :][:SALT_BYTES]) for half in halves} - {bytes(SALT_BYTES)}  # Zeros: unwritten.
     entries = [entry for half in halves for entry in _read_half(half, salts)]
     return sorted(entries, key=lambda entry: entry.generation)  # Those of a generation stay in order.

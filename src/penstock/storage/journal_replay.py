@@ -12,7 +12,7 @@ from penstock.base.errors import Refused
 from penstock.base.logging import get_logger
 from penstock.base.types import Offset
 from penstock.storage.fs import FileSystem
-from penstock.storage.journal_format import VOID, BadJournal, LogKey, Piece, read_journal
+from penstock.storage.journal_format import VOID, BadJournal, LogKey, OlderJournal, Piece, read_journal
 from penstock.storage.log import Log
 from penstock.storage.recovery import JournalSpan, SyncFailed
 from penstock.wire.batch import BatchHeader, read_header
@@ -39,9 +39,14 @@ class JournalReplay:
         """
         if not self._fs.exists(self._path):
             return
-        self._sync()
+        content = self._fs.read_all(self._path)
+        self._sync()  # Only then: what a killed broker has begun to write may get there between the two.
         try:
-            entries = read_journal(self._fs.read_all(self._path))
+            entries = read_journal(content)
+        except OlderJournal as older:
+            raise OSError(
+                f"an older version of Penstock has written {self._path}. Start that once more, and stop it cleanly"
+            ) from older  # Without a number, as below.
         except BadJournal as bad:
             raise OSError(
                 f"{self._path} is damaged ({bad}), and acknowledged records may have been there alone. If other brokers"
