@@ -39,6 +39,7 @@ def main() -> int:
         for workload in WORKLOADS + GROWTH_WORKLOADS
         if options.only in workload.name and (workload.is_quick or not options.quick or options.only)
     ]
+    synced = [workload for workload in workloads if workload.is_synced]
     peer_workloads = [workload for workload in PEER_WORKLOADS if options.only in workload.name]
     try:
         load = JavaLoad()
@@ -60,6 +61,8 @@ def main() -> int:
         for number in range(1 if options.quick else options.rounds):
             if workloads:
                 run.compare_with_kafka(workloads, load, number)
+            if synced and not options.quick:
+                run.measure_with_journal(synced, load, number)
             if peer_workloads:
                 run.compare_with_peers(peer_workloads, number)
     load.close()

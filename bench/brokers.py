@@ -26,6 +26,8 @@ KAFKA_JVM = (
 # is deleted goes at once, not a minute later, when something else is measured.
 SETTINGS = "group.initial.rebalance.delay.ms=0\nlog.segment.delete.delay.ms=0\n"
 
+JOURNAL_BYTES = 32 << 20  # As docs/operating.md has it.
+
 # Kafka says that a topic is made before its partitions answer, and refuses raw requests at first. Loaded at once, one
 # of twelve partitions refused its producer for two minutes: out of order sequence numbers, for a reason not looked for.
 SETTLE_S = 0.5
@@ -99,6 +101,10 @@ class Penstock(Broker):
         serve = [sys.executable, "-m", "penstock.cli.main", "serve"]
         where = ["--listen", self.bootstrap, "--data", str(self.directory / "data")]
         return [*serve, *where, "--config", str(self.properties)]
+
+
+class PenstockWithJournal(Penstock):
+    settings: ClassVar = f"{SETTINGS}penstock.journal.bytes={JOURNAL_BYTES}\n"
 
 
 class Kafka(Broker):

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import peer_workloads, report
-from bench.brokers import Broker, Kafka, Penstock
+from bench.brokers import Broker, Kafka, Penstock, PenstockWithJournal
 from bench.java_load import JavaLoad
 from bench.page_cache import FullPageCache
 from bench.peer_workloads import PEERS, Peer, PeerWorkload
@@ -42,6 +42,19 @@ class Run:
                     figures = measure(workload, broker, load, self._scale, order)
                     self._note(self.rounds, workload.name, broker, figures, number)
                 _add(self.rounds, START_AND_MEMORY, broker.name, {"peak MB": broker.process.peak_mb})
+
+    def measure_with_journal(self, workloads: list[Workload], load: JavaLoad, number: int) -> None:
+        """Those that are synced once more, beside what Kafka has shown in this round: for it nothing is different."""
+        with PenstockWithJournal(self.place) as broker:
+            warm_up(broker, load, self._scale)
+            for order, workload in enumerate(workloads):
+                if self._cache:
+                    self._cache.fill()
+                figures = measure(workload, broker, load, self._scale, order)
+                name = f"{workload.name}, with a journal"
+                self._note(self.rounds, name, broker, figures, number)
+                for figure in figures:
+                    self.rounds[name][figure][Kafka.name] = self.rounds[workload.name][figure][Kafka.name]
 
     def compare_with_peers(self, workloads: list[PeerWorkload], number: int) -> None:
         """A peer that cannot be had, or fails, is named in the report; the others go on."""
