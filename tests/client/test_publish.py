@@ -69,10 +69,14 @@ def test_closing_delivers_what_was_published(penstock_broker: EmbeddedBroker, pe
 
 
 def test_closing_leaves_no_thread_behind(penstock_broker: EmbeddedBroker, penstock_topic: str) -> None:
-    before = set(threading.enumerate())
+    def threads() -> set[threading.Thread]:
+        """But for those of the broker, which begin when it needs them."""
+        return {thread for thread in threading.enumerate() if not thread.name.startswith("penstock disk")}
+
+    before = threads()
     with penstock.connect(penstock_broker.bootstrap_servers) as connection:
         connection.publish(penstock_topic, "x").result(TIMEOUT_S)
-    assert set(threading.enumerate()) == before
+    assert threads() == before
 
 
 def test_a_program_that_ends_without_closing_has_published(

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from penstock.sim.inode import SECTOR_BYTES
 from penstock.sim.report import Report
 
 FAILURES_SHOWN_MAX = 3
+NO_JOURNAL = ((0, SECTOR_BYTES),)  # For `machine.JOURNALS`.
 COLLECT_EVERY = 50  # Runs leave cycles behind (tasks, transports); a collection costs about as much as a run.
 
 

@@ -4,7 +4,7 @@ A seed that fails prints `seed=… step=…` and its scenario. Add it to cluster
 run certain seeds: `PENSTOCK_CLUSTER_SEEDS=17 pytest tests/sim/test_cluster.py`, or a range, `1-20000`.
 """
 
-from seed_runs import SeedRuns
+from seed_runs import NO_JOURNAL, SeedRuns
 
 from penstock.cluster.image import PartitionState
 from penstock.partition.leader_epochs import LeaderEpochs
@@ -105,7 +105,6 @@ def test_followers_that_forget_producers_are_found_out(monkeypatch):
 
 def test_a_leader_that_goes_on_in_its_old_epoch_is_found_out(monkeypatch):
     monkeypatch.setattr(PartitionState, "is_led_by", lambda self, broker: self.leader == broker.node_id)
-    monkeypatch.setattr(
-        "penstock.sim.machine.JOURNAL_BYTES", 0
-    )  # One seed in thousands shows it, and this one without a journal.
+    # One seed in thousands shows it, and this one without a journal.
+    monkeypatch.setattr("penstock.sim.machine.JOURNALS", NO_JOURNAL)
     assert "replicas-differ" in SEEDS.problems_of([1777])

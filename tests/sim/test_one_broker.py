@@ -6,7 +6,7 @@ certain seeds: `PENSTOCK_SIM_SEEDS=17 pytest tests/sim/test_one_broker.py`, or a
 
 import itertools
 
-from seed_runs import SeedRuns
+from seed_runs import NO_JOURNAL, SeedRuns
 
 from penstock.sim.disk import SimDisk
 from penstock.sim.inode import Inode
@@ -77,5 +77,5 @@ def test_a_log_that_does_not_open_is_found_out(monkeypatch):
         raise OSError("broken")
 
     monkeypatch.setattr("penstock.storage.recovery._Opening._rewrite", fails)
-    monkeypatch.setattr("penstock.sim.machine.JOURNAL_BYTES", 0)  # With one such a broker may not start at all.
+    monkeypatch.setattr("penstock.sim.machine.JOURNALS", NO_JOURNAL)  # With one such a broker may not start at all.
     assert "kafka_storage_error" in SEEDS.problems_of(range(1, 300))

@@ -128,7 +128,7 @@ def test_markers_of_a_decision_that_may_be_lost_yet_are_found_out(monkeypatch: p
 def test_a_marker_that_shuts_out_the_next_transaction_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a leader has learned of the next one, while the markers of the last are on their way."""
     monkeypatch.setattr(VerificationGuards, "on_marker", lambda self, producer_id, _: self.on_first_batch(producer_id))
-    assert "invalid_txn_state" in SEEDS.problems_of([110, 161])
+    assert "invalid_txn_state" in SEEDS.problems_of([66, 183])
 
 
 def test_a_marker_that_nobody_has_confirmed_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

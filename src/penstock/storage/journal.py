@@ -58,7 +58,7 @@ PAGE_BYTES = 4 << 10  # Pages are written as a whole: of one that is in part, th
 DIRECT_BYTES_MAX = ENTRY_BYTES_MAX + PIECE_BYTES_MAX + (64 << 10)
 
 
-class Unwritten(OSError):
+class Unwritten(Exception):
     """The journal has not taken an entry, and is as before."""
 
 
@@ -235,7 +235,7 @@ class Journal:
         try:
             self.file.write_at(place, content)
         except OSError as error:  # Some file systems need space to write in place.
-            raise Unwritten(error.errno, error.strerror, self.path) from error
+            raise Unwritten(str(error)) from error
 
     @property
     def _block_bytes(self) -> int:
@@ -248,8 +248,6 @@ class Journal:
             raise OSError(errno.EIO, "a sync of the journal has failed before")
         try:
             await self._finish_write()
-        except Unwritten:
-            raise
         except OSError:
             self._has_failed = True
             raise
