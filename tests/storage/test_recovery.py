@@ -350,6 +350,14 @@ def test_a_log_that_may_lose_its_tail_goes_on_where_it_had_started(fs, directory
     assert read_all(reopened) == [written]
 
 
+def test_it_does_so_also_when_segments_behind_its_end_have_been_dropped_before(fs, directory):
+    written = filled(fs, directory, 9, durability="os", segment_bytes=1024, size=300)
+    rewrite(log_path(directory, 4), written[2])
+    log = opened(fs, directory, recovery_point=0, log_start=100, durability="os", segment_bytes=1024)
+    assert (log.log_start, log.log_end) == (100, 100)
+    assert [name for name in fs.listdir(directory) if name.endswith(".log")] == [f"{100:020d}.log"]
+
+
 def test_the_start_of_the_log_is_remembered(fs, directory):
     written = filled(fs, directory, 6)
     log = opened(fs, directory, recovery_point=12, log_start=4)

@@ -171,7 +171,7 @@ class _Opening:
         end = max(next_offset, self.journal.end)
         if log_start > end and self._may_lack_tail():
             # Everything that is left had been deleted. Offsets go on where readers last saw the log begin.
-            self._drop(bases)
+            self._drop([segment.base_offset for segment in self._segments])
             self.start_over(log_start)
             return
         if log_start > end:
