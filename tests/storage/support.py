@@ -36,12 +36,12 @@ NOW_MS = 1_700_000_000_000
 DECOMPRESSED_MAX = 64 << 20
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool], interval_s: float = 0.01) -> None:
     """Return as soon as the condition holds."""
     for _ in range(6000):
         if condition():
             return
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(interval_s)
     raise AssertionError("did not happen within a minute")
 
 

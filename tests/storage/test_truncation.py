@@ -12,7 +12,7 @@ from penstock.storage.fs import PosixFileSystem
 from penstock.storage.log import Log
 from penstock.storage.log_manager import LogManager
 
-from .support import NOW_MS, TOPIC_ID, TP, Machine, append, batch, by_time, manager, read_all, run, values_of
+from .support import NOW_MS, TOPIC_ID, TP, Machine, append, batch, by_time, manager, read_all, run, until, values_of
 from .test_crashes import commit, cut_at_every_operation, started
 
 ROLLING = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)
@@ -267,3 +267,38 @@ def test_a_power_cut_while_a_log_begins_anew_inside_a_batch_does_no_damage() -> 
         await logs.stop()
 
     cut_at_every_operation(life, check, seeds=range(10))
+
+
+@pytest.mark.parametrize("offset", range(1, 8))
+@pytest.mark.parametrize("journal_bytes", [0, 16 << 10])
+def test_a_cut_that_a_kill_has_left_in_memory_does_not_come_back_behind_a_roll(offset: int, journal_bytes: int) -> None:
+    """The first record after the start begins a segment of its own: nothing would sync the one that was cut."""
+
+    def opened(machine: Machine) -> tuple[LogManager, Log]:
+        logs = manager(machine.fs, "data", penstock_journal_bytes=journal_bytes)
+        logs.start()
+        log = logs.open(TP, TOPIC_ID, ROLLING)
+        logs.end_replay(())
+        return logs, log
+
+    async def cut_and_be_killed(machine: Machine) -> None:
+        logs, log = opened(machine)
+        for number in range(8):
+            append(log, [b"%d" % number])
+        await commit(logs, log)
+        task = asyncio.create_task(logs.truncate(log, Offset(offset)))
+        await until(lambda: log.log_end == offset, 0.0001)
+        assert not task.done()
+
+    async def promise(machine: Machine) -> None:
+        logs, log = opened(machine)
+        append(log, [b"new" + b"x" * 1000])
+        await commit(logs, log)
+        assert log.synced_end == offset + 1
+
+    async def look(machine: Machine) -> None:
+        _, log = opened(machine)
+        assert [value[:3] for value in values_of(read_all(log))] == [*(b"%d" % each for each in range(offset)), b"new"]
+
+    for seed in range(20):
+        Machine(seed).run_killed_then_cut(cut_and_be_killed, promise, look)

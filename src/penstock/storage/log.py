@@ -144,6 +144,7 @@ class Log:
             segment.close()
             raise
         if self.segments:
+            self.active.is_dirty |= self.active.is_found
             self.active.become_inactive()
         self._side_files += index_files
         self._release_txn_file()
@@ -352,6 +353,7 @@ class Log:
         self.filed_end = flush.filed_end
         for segment, size in flush.segments:
             segment.is_dirty = segment.size > size
+            segment.is_found = False
         if flush.active is not None:
             self._synced_part = flush.active
         self.on_synced()

@@ -274,8 +274,11 @@ class _Opening:
             if not segment.is_active:
                 self._finish_indexes(segment)
         if next_offset <= self.recovery_point:
-            # Nothing but names can be missing from the disk, and nobody leans on them before the next flush.
+            # Nothing but names and a cut can be missing from the disk, on which nobody leans before the next flush.
             self.log.note_new_entry(self.log.directory)
+            for segment in self._scanned:
+                segment.is_found = segment.is_active
+                segment.is_dirty |= not segment.is_active
             return
         for segment in self._scanned:
             if self.distrust_cache:

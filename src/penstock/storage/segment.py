@@ -81,6 +81,9 @@ class Segment:
         self.directory = directory
         self.is_active = False
         self.is_dirty = False  # Holds bytes that no sync has covered.
+        # As a life before has left it that was killed, and never synced since: it may have been cut in memory alone.
+        # While it is the active segment nobody leans on that: what is written there is synced with it.
+        self.is_found = False
         self.changes = 0  # How often readable bytes were taken away: who reads in pieces must not go on then.
         self._fs = fs
         self._limits = limits
