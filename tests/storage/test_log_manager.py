@@ -837,6 +837,25 @@ def test_retention_of_a_log_that_is_synced_all_the_time_takes_what_has_been_sync
     run(life())
 
 
+def test_a_log_that_has_failed_keeps_no_other_from_the_checkpoint(tmp_path):
+    """Its index is wanted by nobody, and perhaps cannot be written."""
+
+    async def life():
+        fs = FailingFileSystem()
+        logs = started(fs, tmp_path)
+        broken = logs.open(TP, TOPIC_ID, TopicConfig())
+        sound = logs.open(TopicPartition("sound", 0), UUID(int=8), TopicConfig())
+        for log in (broken, sound):
+            append(log)
+            await commit(logs, log)
+        broken.fail("broken")
+        fs.before = fail("create", "open", suffix=f"{broken.directory}/{0:020d}.index", code=errno.EIO)
+        await logs.checkpoint()
+        assert logs._checkpoints.recovery_points == {sound.topic_partition: 1}
+
+    run(life())
+
+
 def test_retention_never_takes_what_is_above_the_high_watermark(tmp_path):
     async def life():
         clock = TurnableClock()

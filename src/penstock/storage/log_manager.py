@@ -427,11 +427,11 @@ class LogManager:
                 self.commit.request(partition_log)
             elif partition_log.has_side_files:
                 self.commit.request(partition_log, is_whole=False)
-            if checkpoints.recovery_points.get(topic_partition) != partition_log.filed_end:
+            is_noted = checkpoints.recovery_points.get(topic_partition) == partition_log.filed_end
+            if not is_noted and partition_log.failure is None:
                 partition_log.store_indexes()
-                if partition_log.failure is None:
-                    partition_log.recovery_point = partition_log.filed_end
-                    checkpoints.recovery_points[topic_partition] = partition_log.filed_end
+                partition_log.recovery_point = partition_log.filed_end
+                checkpoints.recovery_points[topic_partition] = partition_log.filed_end
             if not partition_log.is_cutting:  # That has noted where the log can begin, whatever comes of it.
                 checkpoints.log_starts[topic_partition] = _start_to_note(partition_log)
         checkpoints.high_watermarks.update(self.replicated_high_watermarks())
