@@ -174,11 +174,12 @@ def test_a_cluster_keeps_its_number_of_zookeepers(tmp_path: Path, capsys: pytest
 
 
 def test_a_setting_that_does_not_exist(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, base_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(zookeeper, "find_java", lambda: "java")
     monkeypatch.setattr(zookeeper, "zookeeper_jars", lambda: tmp_path)
-    arguments = ["cluster", "up", "--data", str(tmp_path), "--base-port", "20001", "--config", "num.partition=4"]
+    where = ["--data", str(tmp_path), "--base-port", str(base_port)]
+    arguments = ["cluster", "up", *where, "--config", "num.partition=4"]
     assert main(arguments) == 1
     error = capsys.readouterr().err
     assert "No broker can start with this configuration" in error
